@@ -1,0 +1,90 @@
+//! Every bound, where it comes from and what happens at it.
+
+pub const KIB: u32 = 1024;
+pub const MIB: u32 = 1024 * KIB;
+
+/// Largest frame in bytes, without its 4-byte length prefix; a larger one closes the connection, since the
+/// stream can't be resynchronised. Source: apache/rocketmq `NettyDecoder`.
+pub const FRAME_BYTES_MAX: u32 = 16 * MIB;
+/// Default of `maxMessageSize`: largest body of a send (sum of bodies for a batch). At the limit: code 13.
+pub const BODY_BYTES_MAX: u32 = 4 * MIB;
+/// Encoded properties of one message. Source: int16 length field. At the limit: code 13.
+pub const PROPERTIES_BYTES_MAX: usize = 32_767;
+/// Topic names that users choose. Source: one length byte in the stored record. At the limit: code 29.
+pub const TOPIC_BYTES_MAX: usize = 127;
+/// Names of retry and dead-letter topics. At the limit: code 29.
+pub const SYSTEM_TOPIC_BYTES_MAX: usize = 255;
+/// Group names. Source: apache/rocketmq `Validators`. At the limit: code 29.
+pub const GROUP_BYTES_MAX: usize = 255;
+/// Entry of a consume queue on disk: offset i64, size i32, tags code i64.
+pub const ENTRY_BYTES: usize = 20;
+/// Body limit plus room for topic, properties and fixed fields.
+pub const STORED_MESSAGE_BYTES_MAX: u32 = BODY_BYTES_MAX + 64 * KIB;
+
+/// Messages in one pull reply; larger requests are cut. Source: apache/rocketmq `maxTransferCountOnMessageInMemory`
+/// is 32, clients may ask for more.
+pub const PULL_MESSAGES_MAX: u32 = 1024;
+/// Bytes of messages in one pull reply from memory; at least one message is always returned.
+pub const PULL_BYTES_MAX: u32 = 256 * KIB;
+/// Consume queue entries examined by one pull. Source: apache/rocketmq `maxFilterMessageSize` 16000 bytes / 20.
+pub const PULL_ENTRIES_EXAMINED_MAX: u32 = 800;
+/// Longest time that a pull is held, whatever the client asks. Clients time out at 30 s.
+pub const HOLD_MS_MAX: u64 = 29_000;
+
+/// Fields in one command header; more close the connection.
+pub const HEADER_FIELDS_MAX: usize = 256;
+/// Header bytes of one command. Properties (32 KiB, escaped six-fold) dominate. More close the connection.
+pub const HEADER_BYTES_MAX: u32 = 512 * KIB;
+/// Records in one client batch.
+pub const BATCH_MESSAGES_MAX: u32 = 65_536;
+
+/// Queues of one topic on one shard. At the limit: code 29.
+pub const TOPIC_QUEUES_MAX: u32 = 1024;
+/// Topics of one shard. At the limit: creation is refused, code 17 or 1, with a remark.
+pub const TOPICS_MAX: usize = 50_000;
+/// Groups of one shard.
+pub const GROUPS_MAX: usize = 50_000;
+/// Connections of one shard; further ones are closed at accept.
+pub const CONNECTIONS_MAX: usize = 24_000;
+/// Holds of one shard; above it a pull is answered 19 at once.
+pub const HOLDS_MAX: usize = 200_000;
+/// Bytes of replies queued for one connection that does not read; above it, it is not read from any more.
+pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
+/// Above it, the connection is closed.
+pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
+/// Bytes of unfinished frames over all connections of one shard; above it, the connection that adds is closed.
+pub const PARTIAL_FRAMES_BYTES_MAX: usize = 256 * MIB as usize;
+/// Seconds without a byte in either direction after which a connection is closed. Source: apache/rocketmq 120 s.
+pub const CONNECTION_IDLE_SECONDS: u64 = 120;
+
+/// Receive buffers of one shard: `RECEIVE_BUFFERS` of `RECEIVE_BUFFER_BYTES` each, shared by all connections.
+pub const RECEIVE_BUFFERS: u16 = 128;
+pub const RECEIVE_BUFFER_BYTES: u32 = 32 * KIB;
+/// Submission ring entries; the completion ring has four times as many.
+pub const RING_ENTRIES: u32 = 1024;
+/// Segments gathered into one send.
+pub const SEND_SEGMENTS_MAX: usize = 256;
+/// Writes up to this many bytes are executed inline where the file system has no non-blocking buffered write.
+pub const INLINE_WRITE_BYTES_MAX: usize = 64 * KIB as usize;
+/// Largest single log write; a longer batch becomes several.
+pub const LOG_WRITE_BYTES_MAX: usize = 4 * MIB as usize;
+/// Bytes appended but not yet written, per shard; above it sends are answered 2 (system busy).
+pub const UNWRITTEN_BYTES_MAX: u64 = 64 * MIB as u64;
+/// Messages between a shard and the control thread.
+pub const MAILBOX_SLOTS: usize = 1024;
+/// Steps of reading for one cold request, each at most `COLD_READ_BYTES_MAX`.
+pub const COLD_STEPS_MAX: u32 = 64;
+pub const COLD_READ_BYTES_MAX: u32 = STORED_MESSAGE_BYTES_MAX;
+/// Cold reads in flight per shard; further ones wait in a queue.
+pub const COLD_READS_IN_FLIGHT_MAX: usize = 64;
+/// Cold requests waiting or running per shard; above it a read is answered 2 (system busy).
+pub const COLD_REQUESTS_MAX: usize = 16_384;
+
+const _: () = assert!(
+    STORED_MESSAGE_BYTES_MAX < FRAME_BYTES_MAX,
+    "a pull reply holds at least one message"
+);
+const _: () = assert!(
+    CONNECTION_OUT_BYTES_MAX > 2 * FRAME_BYTES_MAX as usize,
+    "a full reply fits the queue"
+);

@@ -1,0 +1,1 @@
+//! JSON bodies: heartbeats, topic and group configuration, statistics, routes, registration.

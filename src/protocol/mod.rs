@@ -1,0 +1,13 @@
+//! The wire format without I/O: bytes in, borrowed views out; it allocates only into buffers it is handed.
+
+pub mod bodies;
+pub mod codes;
+pub mod command;
+pub mod fastjson;
+pub mod frame;
+pub mod hash;
+pub mod headers;
+pub mod message;
+pub mod names;
+pub mod properties;
+pub mod response;
