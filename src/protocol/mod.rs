@@ -4,6 +4,7 @@ mod binary;
 pub mod bodies;
 pub mod codes;
 pub mod command;
+mod encode;
 pub mod fastjson;
 pub mod frame;
 pub mod hash;
