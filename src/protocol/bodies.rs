@@ -1,1 +1,0 @@
-//! JSON bodies: heartbeats, topic and group configuration, statistics, routes, registration.
