@@ -1,7 +1,7 @@
 //! Reads values as leniently as fastjson: clients in other languages rely on it.
 
-use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
