@@ -14,7 +14,7 @@ pub const PROPERTIES_BYTES_MAX: usize = 32_767;
 pub const TOPIC_BYTES_MAX: usize = 127;
 /// Names of retry and dead-letter topics. At the limit: code 29.
 pub const SYSTEM_TOPIC_BYTES_MAX: usize = 255;
-/// Group names. Source: apache/rocketmq `Validators`. At the limit: code 29.
+/// Group names. Source: apache/rocketmq `Validators.CHARACTER_MAX_LENGTH`. At the limit: code 29.
 pub const GROUP_BYTES_MAX: usize = 255;
 /// Entry of a consume queue on disk: offset i64, size i32, tags code i64.
 pub const ENTRY_BYTES: usize = 20;
@@ -52,6 +52,9 @@ pub const HOLDS_MAX: usize = 200_000;
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
 /// Above it, the connection is closed.
 pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
+/// Bytes of replies queued over all connections of one shard; above it, those that hold more than a 64th of it
+/// are closed.
+pub const OUT_BYTES_MAX: usize = 512 * MIB as usize;
 /// Bytes of unfinished frames over all connections of one shard; above it, the connection that adds is closed.
 pub const PARTIAL_FRAMES_BYTES_MAX: usize = 256 * MIB as usize;
 /// Seconds without a byte in either direction after which a connection is closed. Source: apache/rocketmq 120 s.

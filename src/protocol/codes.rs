@@ -1,79 +1,150 @@
-//! Request codes, response codes.
+//! Request codes and response codes: one table each, so that a name and its number can't drift apart.
 
-/// Requests by number. Unknown numbers are answered `ResponseCode::REQUEST_CODE_NOT_SUPPORTED`.
+/// A request by number. Unknown numbers are answered [`ResponseCode::REQUEST_CODE_NOT_SUPPORTED`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestCode(pub i32);
 
-/// Answers by number (`requests.md` section 0): constants, e.g. `ResponseCode::SUCCESS`.
+/// An answer by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponseCode(pub i32);
 
-impl ResponseCode {
-    pub const SUCCESS: Self = Self(0);
-    pub const SYSTEM_ERROR: Self = Self(1);
-    pub const SYSTEM_BUSY: Self = Self(2);
-    pub const REQUEST_CODE_NOT_SUPPORTED: Self = Self(3);
-    pub const FLUSH_DISK_TIMEOUT: Self = Self(10);
-    pub const MESSAGE_ILLEGAL: Self = Self(13);
-    pub const SERVICE_NOT_AVAILABLE: Self = Self(14);
-    pub const NO_PERMISSION: Self = Self(16);
-    pub const TOPIC_NOT_EXIST: Self = Self(17);
-    pub const PULL_NOT_FOUND: Self = Self(19);
-    pub const PULL_RETRY_IMMEDIATELY: Self = Self(20);
-    pub const PULL_OFFSET_MOVED: Self = Self(21);
-    pub const QUERY_NOT_FOUND: Self = Self(22);
-    pub const SUBSCRIPTION_PARSE_FAILED: Self = Self(23);
-    pub const SUBSCRIPTION_NOT_EXIST: Self = Self(24);
-    pub const SUBSCRIPTION_NOT_LATEST: Self = Self(25);
-    pub const SUBSCRIPTION_GROUP_NOT_EXIST: Self = Self(26);
-    pub const INVALID_PARAMETER: Self = Self(29);
-    pub const CONSUMER_NOT_ONLINE: Self = Self(206);
+macro_rules! codes {
+    ($type:ident, $($name:ident = $number:literal,)*) => {
+        impl $type {
+            $(pub const $name: Self = Self($number);)*
+
+            /// RocketMQ's name of the code.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl RequestCode {
-    pub const SEND_MESSAGE: Self = Self(10);
-    pub const PULL_MESSAGE: Self = Self(11);
-    pub const QUERY_CONSUMER_OFFSET: Self = Self(14);
-    pub const UPDATE_CONSUMER_OFFSET: Self = Self(15);
-    pub const UPDATE_AND_CREATE_TOPIC: Self = Self(17);
-    pub const UPDATE_AND_CREATE_TOPIC_LIST: Self = Self(18);
-    pub const GET_ALL_TOPIC_CONFIG: Self = Self(21);
-    pub const SEARCH_OFFSET_BY_TIMESTAMP: Self = Self(29);
-    pub const GET_MAX_OFFSET: Self = Self(30);
-    pub const GET_MIN_OFFSET: Self = Self(31);
-    pub const GET_EARLIEST_MSG_STORETIME: Self = Self(32);
-    pub const VIEW_MESSAGE_BY_ID: Self = Self(33);
-    pub const HEART_BEAT: Self = Self(34);
-    pub const UNREGISTER_CLIENT: Self = Self(35);
-    pub const GET_CONSUMER_LIST_BY_GROUP: Self = Self(38);
-    pub const NOTIFY_CONSUMER_IDS_CHANGED: Self = Self(40);
-    pub const CHECK_CLIENT_CONFIG: Self = Self(46);
-    pub const PUT_KV_CONFIG: Self = Self(100);
-    pub const GET_KV_CONFIG: Self = Self(101);
-    pub const DELETE_KV_CONFIG: Self = Self(102);
-    pub const REGISTER_BROKER: Self = Self(103);
-    pub const UNREGISTER_BROKER: Self = Self(104);
-    pub const GET_ROUTEINFO_BY_TOPIC: Self = Self(105);
-    pub const GET_BROKER_CLUSTER_INFO: Self = Self(106);
-    pub const UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Self = Self(200);
-    pub const GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Self = Self(201);
-    pub const GET_TOPIC_STATS_INFO: Self = Self(202);
-    pub const WIPE_WRITE_PERM_OF_BROKER: Self = Self(205);
-    pub const GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Self = Self(206);
-    pub const DELETE_SUBSCRIPTIONGROUP: Self = Self(207);
-    pub const GET_CONSUME_STATS: Self = Self(208);
-    pub const DELETE_TOPIC_IN_BROKER: Self = Self(215);
-    pub const DELETE_TOPIC_IN_NAMESRV: Self = Self(216);
-    pub const REGISTER_TOPIC_IN_NAMESRV: Self = Self(217);
-    pub const GET_KVLIST_BY_NAMESPACE: Self = Self(219);
-    pub const GET_TOPICS_BY_CLUSTER: Self = Self(224);
-    pub const GET_SYSTEM_TOPIC_LIST_FROM_NS: Self = Self(304);
-    pub const SEND_MESSAGE_V2: Self = Self(310);
-    pub const SEND_BATCH_MESSAGE: Self = Self(320);
-    pub const QUERY_DATA_VERSION: Self = Self(322);
-    pub const ADD_WRITE_PERM_OF_BROKER: Self = Self(327);
-    pub const GET_TOPIC_CONFIG: Self = Self(351);
-    pub const LITE_PULL_MESSAGE: Self = Self(361);
-    pub const GET_BROKER_MEMBER_GROUP: Self = Self(901);
-    pub const BROKER_HEARTBEAT: Self = Self(904);
+codes! {
+    RequestCode,
+    SEND_MESSAGE = 10,
+    PULL_MESSAGE = 11,
+    QUERY_MESSAGE = 12,
+    QUERY_CONSUMER_OFFSET = 14,
+    UPDATE_CONSUMER_OFFSET = 15,
+    UPDATE_AND_CREATE_TOPIC = 17,
+    UPDATE_AND_CREATE_TOPIC_LIST = 18,
+    GET_ALL_TOPIC_CONFIG = 21,
+    UPDATE_BROKER_CONFIG = 25,
+    GET_BROKER_CONFIG = 26,
+    GET_BROKER_RUNTIME_INFO = 28,
+    SEARCH_OFFSET_BY_TIMESTAMP = 29,
+    GET_MAX_OFFSET = 30,
+    GET_MIN_OFFSET = 31,
+    GET_EARLIEST_MSG_STORETIME = 32,
+    VIEW_MESSAGE_BY_ID = 33,
+    HEART_BEAT = 34,
+    UNREGISTER_CLIENT = 35,
+    CONSUMER_SEND_MSG_BACK = 36,
+    END_TRANSACTION = 37,
+    GET_CONSUMER_LIST_BY_GROUP = 38,
+    CHECK_TRANSACTION_STATE = 39,
+    NOTIFY_CONSUMER_IDS_CHANGED = 40,
+    LOCK_BATCH_MQ = 41,
+    UNLOCK_BATCH_MQ = 42,
+    GET_ALL_CONSUMER_OFFSET = 43,
+    GET_ALL_DELAY_OFFSET = 45,
+    CHECK_CLIENT_CONFIG = 46,
+    PUT_KV_CONFIG = 100,
+    GET_KV_CONFIG = 101,
+    DELETE_KV_CONFIG = 102,
+    REGISTER_BROKER = 103,
+    UNREGISTER_BROKER = 104,
+    GET_ROUTEINFO_BY_TOPIC = 105,
+    GET_BROKER_CLUSTER_INFO = 106,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201,
+    GET_TOPIC_STATS_INFO = 202,
+    GET_CONSUMER_CONNECTION_LIST = 203,
+    GET_PRODUCER_CONNECTION_LIST = 204,
+    WIPE_WRITE_PERM_OF_BROKER = 205,
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206,
+    DELETE_SUBSCRIPTIONGROUP = 207,
+    GET_CONSUME_STATS = 208,
+    DELETE_TOPIC_IN_BROKER = 215,
+    DELETE_TOPIC_IN_NAMESRV = 216,
+    REGISTER_TOPIC_IN_NAMESRV = 217,
+    GET_KVLIST_BY_NAMESPACE = 219,
+    RESET_CONSUMER_CLIENT_OFFSET = 220,
+    GET_CONSUMER_STATUS_FROM_CLIENT = 221,
+    INVOKE_BROKER_TO_RESET_OFFSET = 222,
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223,
+    GET_TOPICS_BY_CLUSTER = 224,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225,
+    QUERY_TOPIC_CONSUME_BY_WHO = 300,
+    QUERY_CONSUME_TIME_SPAN = 303,
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304,
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305,
+    GET_CONSUMER_RUNNING_INFO = 307,
+    CONSUME_MESSAGE_DIRECTLY = 309,
+    SEND_MESSAGE_V2 = 310,
+    GET_UNIT_TOPIC_LIST = 311,
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312,
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313,
+    CLONE_GROUP_OFFSET = 314,
+    VIEW_BROKER_STATS_DATA = 315,
+    GET_BROKER_CONSUME_STATS = 317,
+    UPDATE_NAMESRV_CONFIG = 318,
+    GET_NAMESRV_CONFIG = 319,
+    SEND_BATCH_MESSAGE = 320,
+    QUERY_CONSUME_QUEUE = 321,
+    QUERY_DATA_VERSION = 322,
+    SEND_REPLY_MESSAGE = 324,
+    SEND_REPLY_MESSAGE_V2 = 325,
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326,
+    ADD_WRITE_PERM_OF_BROKER = 327,
+    GET_ALL_PRODUCER_INFO = 328,
+    GET_TOPIC_CONFIG = 351,
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352,
+    LITE_PULL_MESSAGE = 361,
+    RECALL_MESSAGE = 370,
+    QUERY_ASSIGNMENT = 400,
+    SET_MESSAGE_REQUEST_MODE = 401,
+    GET_BROKER_MEMBER_GROUP = 901,
+    BROKER_HEARTBEAT = 904,
+    GET_BROKER_HA_STATUS = 907,
+    POP_MESSAGE = 200_050,
+    ACK_MESSAGE = 200_051,
+    PEEK_MESSAGE = 200_052,
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053,
+    NOTIFICATION = 200_054,
+    POLLING_INFO = 200_055,
+    BATCH_ACK_MESSAGE = 200_151,
+}
+
+codes! {
+    ResponseCode,
+    SUCCESS = 0,
+    SYSTEM_ERROR = 1,
+    SYSTEM_BUSY = 2,
+    REQUEST_CODE_NOT_SUPPORTED = 3,
+    FLUSH_DISK_TIMEOUT = 10,
+    SLAVE_NOT_AVAILABLE = 11,
+    FLUSH_SLAVE_TIMEOUT = 12,
+    MESSAGE_ILLEGAL = 13,
+    SERVICE_NOT_AVAILABLE = 14,
+    VERSION_NOT_SUPPORTED = 15,
+    NO_PERMISSION = 16,
+    TOPIC_NOT_EXIST = 17,
+    PULL_NOT_FOUND = 19,
+    PULL_RETRY_IMMEDIATELY = 20,
+    PULL_OFFSET_MOVED = 21,
+    QUERY_NOT_FOUND = 22,
+    SUBSCRIPTION_PARSE_FAILED = 23,
+    SUBSCRIPTION_NOT_EXIST = 24,
+    SUBSCRIPTION_NOT_LATEST = 25,
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26,
+    FILTER_DATA_NOT_EXIST = 27,
+    FILTER_DATA_NOT_LATEST = 28,
+    INVALID_PARAMETER = 29,
+    CONSUMER_NOT_ONLINE = 206,
 }

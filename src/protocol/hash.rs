@@ -2,7 +2,9 @@
 
 /// `String.hashCode` of Java over UTF-16 units.
 pub fn java_string_hash(text: &str) -> i32 {
-    todo!("{text}")
+    text.encode_utf16().fold(0_i32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+    })
 }
 
 /// Tags code of a consume queue entry: the hash sign-extended; 0 without a tag.
@@ -16,5 +18,26 @@ pub fn tags_code(tag: &str) -> i64 {
 
 /// CRC-32 as in `java.util.zip`, masked to 31 bits; 0 for an empty body.
 pub fn body_crc(body: &[u8]) -> u32 {
-    todo!("{}", body.len())
+    if body.is_empty() {
+        0
+    } else {
+        crc32fast::hash(body) & 0x7FFF_FFFF
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_java() {
+        assert_eq!(tags_code("TagA"), 2_598_919);
+        assert_eq!(tags_code("TagB"), 2_598_920);
+        assert_eq!(tags_code("a"), 97);
+        assert_eq!(tags_code(""), 0);
+        assert_eq!(tags_code("TopicTest#KEY1"), -1_656_969_516);
+        assert_eq!(tags_code("Aa"), tags_code("BB"), "one code, two tags");
+        assert_eq!(body_crc(b"hello"), 0x3610_A686);
+        assert_eq!(body_crc(b""), 0);
+    }
 }

@@ -1,5 +1,6 @@
 //! Headers of the requests on the hot path, decoded without allocation.
 
+use super::codes::RequestCode;
 use super::command::{Command, FieldError};
 
 /// Header of 10 (long names), 310 and 320 (one letter each).
@@ -23,10 +24,51 @@ pub struct SendHeader<'a> {
     pub max_reconsume_times: Option<i32>,
 }
 
+/// Names of the fields in order of [`SendHeader`].
+type SendNames = [&'static str; 13];
+
+const LONG: SendNames = [
+    "producerGroup",
+    "topic",
+    "defaultTopic",
+    "defaultTopicQueueNums",
+    "queueId",
+    "sysFlag",
+    "bornTimestamp",
+    "flag",
+    "properties",
+    "reconsumeTimes",
+    "unitMode",
+    "batch",
+    "maxReconsumeTimes",
+];
+const SHORT: SendNames = [
+    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "m", "l",
+];
+
 impl<'a> SendHeader<'a> {
     /// Picks the names by the request code.
     pub fn decode(command: &Command<'a>) -> Result<Self, FieldError> {
-        todo!("{command:?}")
+        let names = if command.code == RequestCode::SEND_MESSAGE.0 {
+            &LONG
+        } else {
+            &SHORT
+        };
+        Ok(Self {
+            producer_group: command.require_text(names[0])?,
+            topic: command.require_text(names[1])?,
+            default_topic: command.text(names[2]).unwrap_or_default(),
+            default_topic_queue_nums: command.i32(names[3])?.unwrap_or(0),
+            queue_id: command.require_i32(names[4])?,
+            sys_flag: command.require_i32(names[5])?,
+            born_timestamp: command.require_i64(names[6])?,
+            flag: command.require_i32(names[7])?,
+            properties: command.text(names[8]).unwrap_or_default(),
+            reconsume_times: command.i32(names[9])?.unwrap_or(0),
+            unit_mode: command.bool(names[10]).unwrap_or(false),
+            batch: command.bool(names[11]).unwrap_or(false),
+            max_reconsume_times: command.i32(names[12])?,
+        })
     }
 }
 
@@ -55,6 +97,21 @@ pub struct PullHeader<'a> {
 
 impl<'a> PullHeader<'a> {
     pub fn decode(command: &Command<'a>) -> Result<Self, FieldError> {
-        todo!("{command:?}")
+        Ok(Self {
+            consumer_group: command.require_text("consumerGroup")?,
+            topic: command.require_text("topic")?,
+            queue_id: command.require_i32("queueId")?,
+            queue_offset: command.require_i64("queueOffset")?,
+            max_msg_nums: command.require_i32("maxMsgNums")?,
+            sys_flag: command.require_i32("sysFlag")?,
+            commit_offset: command.i64("commitOffset")?.unwrap_or(0),
+            suspend_timeout_millis: command.i64("suspendTimeoutMillis")?.unwrap_or(0),
+            subscription: command.text("subscription"),
+            sub_version: command.i64("subVersion")?.unwrap_or(0),
+            expression_type: command
+                .text("expressionType")
+                .filter(|t| !t.is_empty())
+                .unwrap_or("TAG"),
+        })
     }
 }

@@ -1,9 +1,10 @@
 //! What is written back, and the requests that a broker sends to its clients.
 
 use super::codes::ResponseCode;
-use super::command::Encoding;
+use super::command::{Encoding, FLAG_ONE_WAY, FLAG_RESPONSE};
+use super::{binary, json};
 use arrayvec::ArrayString;
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use std::borrow::Cow;
 
 /// An answer, complete but for opaque and encoding, which are the asker's.
@@ -102,7 +103,23 @@ impl Response {
     }
     /// Appends length prefix, header word and header: everything but the body. Allocates only into `out`.
     pub fn encode_head(&self, opaque: i32, encoding: Encoding, out: &mut BytesMut) {
-        todo!("{opaque} {encoding:?} {out:?}")
+        let remark = self.remark.as_deref();
+        write_head(out, encoding, self.body_bytes(), |out| {
+            let mut writer =
+                HeadWriter::open(out, encoding, self.code.0, FLAG_RESPONSE, opaque, remark);
+            match &self.header {
+                ResponseHeader::None => {}
+                ResponseHeader::Send(header) => writer.fields(|w| header.write(w)),
+                ResponseHeader::Pull(header) => writer.fields(|w| header.write(w)),
+                ResponseHeader::Offset(offset) => writer.fields(|w| w.integer("offset", *offset)),
+                ResponseHeader::Fields(fields) => writer.fields(|w| {
+                    for (name, value) in fields {
+                        w.text(name, value);
+                    }
+                }),
+            }
+            writer.close(FLAG_RESPONSE, opaque, remark);
+        });
     }
 }
 
@@ -120,6 +137,118 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Appends the whole frame.
     pub fn encode(&self, out: &mut BytesMut) {
-        todo!("{out:?}")
+        let flag = if self.one_way { FLAG_ONE_WAY } else { 0 };
+        write_head(out, self.encoding, self.body.len(), |out| {
+            let mut writer =
+                HeadWriter::open(out, self.encoding, self.code, flag, self.opaque, None);
+            if !self.fields.is_empty() {
+                writer.fields(|w| {
+                    for (name, value) in self.fields {
+                        w.text(name, value);
+                    }
+                });
+            }
+            writer.close(flag, self.opaque, None);
+        });
+        out.put_slice(self.body);
     }
+}
+
+impl SendResponseHeader {
+    fn write(&self, writer: &mut HeadWriter<'_>) {
+        match &self.message_id {
+            MessageIds::One(id) => writer.text("msgId", id),
+            MessageIds::Many(ids) => writer.text("msgId", ids),
+        }
+        writer.integer("queueId", i64::from(self.queue_id));
+        writer.integer("queueOffset", self.queue_offset as i64);
+        if let Some(id) = &self.transaction_id {
+            writer.text("transactionId", id);
+        }
+        writer.text("MSG_REGION", "DefaultRegion");
+        writer.text("TRACE_ON", "true");
+    }
+}
+
+impl PullResponseHeader {
+    fn write(&self, writer: &mut HeadWriter<'_>) {
+        writer.integer("suggestWhichBrokerId", self.suggest_which_broker_id);
+        writer.integer("nextBeginOffset", self.next_begin_offset);
+        writer.integer("minOffset", self.min_offset);
+        writer.integer("maxOffset", self.max_offset);
+    }
+}
+
+/// One of the two header writers.
+enum HeadWriter<'a> {
+    Json(json::Writer<'a>),
+    Binary(binary::Writer<'a>),
+}
+
+impl<'a> HeadWriter<'a> {
+    fn open(
+        out: &'a mut BytesMut,
+        encoding: Encoding,
+        code: i32,
+        flag: i32,
+        opaque: i32,
+        remark: Option<&str>,
+    ) -> Self {
+        match encoding {
+            Encoding::Json => Self::Json(json::Writer::open(out, code)),
+            Encoding::Binary => Self::Binary(binary::Writer::open(out, code, flag, opaque, remark)),
+        }
+    }
+
+    fn fields(&mut self, write: impl FnOnce(&mut Self)) {
+        if let Self::Json(writer) = self {
+            writer.begin_fields();
+        }
+        write(self);
+        if let Self::Json(writer) = self {
+            writer.end_fields();
+        }
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        match self {
+            Self::Json(writer) => writer.text(name, value),
+            Self::Binary(writer) => writer.text(name, value),
+        }
+    }
+
+    fn integer(&mut self, name: &str, value: i64) {
+        match self {
+            Self::Json(writer) => writer.integer(name, value),
+            Self::Binary(writer) => writer.integer(name, value),
+        }
+    }
+
+    fn close(self, flag: i32, opaque: i32, remark: Option<&str>) {
+        match self {
+            Self::Json(writer) => writer.close(flag, opaque, remark),
+            Self::Binary(writer) => writer.close(),
+        }
+    }
+}
+
+/// Writes the header between its two length words, which are patched once it is known.
+fn write_head(
+    out: &mut BytesMut,
+    encoding: Encoding,
+    body_bytes: usize,
+    header: impl FnOnce(&mut BytesMut),
+) {
+    let start = out.len();
+    out.put_u64(0);
+    header(out);
+    let header_bytes = out.len() - start - 8;
+    assert!(
+        header_bytes < 1 << 24,
+        "a header of {header_bytes} bytes does not fit its length word"
+    );
+    let length = (4 + header_bytes + body_bytes) as u32;
+    let word = ((encoding as u32) << 24) | header_bytes as u32;
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
 }
