@@ -1,1 +1,3 @@
-//! See ARCHITECTURE.md.
+//! The control thread: name server connections, registration, signals. Runs on `tokio-uring`.
+
+pub mod mail;

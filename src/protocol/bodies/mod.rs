@@ -20,6 +20,8 @@ pub mod stats;
 pub mod tables;
 pub mod topics;
 
+pub use topics::TopicConfig;
+
 use super::fastjson;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -168,6 +170,14 @@ pub struct DataVersion {
     pub timestamp: i64,
 }
 
+impl DataVersion {
+    /// Counts one more change of the table.
+    pub fn bump(&mut self, wall_ms: u64) {
+        self.counter = self.counter.saturating_add(1);
+        self.timestamp = i64::try_from(wall_ms).unwrap_or(i64::MAX);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +228,14 @@ mod tests {
         }
         let body = encode(&DataVersion::default());
         assert_eq!(body, br#"{"counter":0,"stateVersion":0,"timestamp":0}"#);
+    }
+
+    #[test]
+    fn bump_counts_changes() {
+        let mut version = DataVersion::default();
+        version.bump(7);
+        version.bump(9);
+        assert_eq!((version.counter, version.timestamp), (2, 9));
     }
 
     #[test]

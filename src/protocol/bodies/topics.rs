@@ -1,29 +1,25 @@
 //! Configuration of topics: bodies of 18, 21, 103, 351, and the file `topics.json`.
 
-use super::lenient::{self, declare_java_enum};
-use super::{BodyError, DataVersion};
+use super::{BodyError, DataVersion, lenient};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Bits of `perm`.
 pub mod perm {
-    pub const PRIORITY: i32 = 8;
-    pub const READ: i32 = 4;
-    pub const WRITE: i32 = 2;
+    pub const PRIORITY: u32 = 8;
+    pub const READ: u32 = 4;
+    pub const WRITE: u32 = 2;
     /// The topic is a template for others.
-    pub const INHERIT: i32 = 1;
+    pub const INHERIT: u32 = 1;
 }
 
-declare_java_enum! {
-    /// Whether a message of the topic has one tag or several in its TAGS.
-    TopicFilterType, default SingleTag:
-    SingleTag = "SINGLE_TAG",
-    MultiTag = "MULTI_TAG",
-}
+/// Filter type of a topic whose messages have one tag each; the other is `MULTI_TAG`.
+pub const FILTER_TYPE_SINGLE_TAG: &str = "SINGLE_TAG";
 
-/// One topic. Numbers are as they were sent or stored; whether they make sense is the owner's to check.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Configuration of one topic on one broker. Numbers are as they were sent or stored; whether they make sense is
+/// the owner's to check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TopicConfig {
     /// 5.x, for example `{"message.type":"FIFO"}`.
@@ -31,17 +27,20 @@ pub struct TopicConfig {
     pub attributes: BTreeMap<String, String>,
     #[serde(deserialize_with = "lenient::boolean")]
     pub order: bool,
+    /// Bits of [`perm`].
     #[serde(deserialize_with = "lenient::integer")]
-    pub perm: i32,
+    pub perm: u32,
     #[serde(deserialize_with = "lenient::integer")]
-    pub read_queue_nums: i32,
-    pub topic_filter_type: TopicFilterType,
+    pub read_queue_nums: u32,
+    /// `SINGLE_TAG` or `MULTI_TAG`.
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub topic_filter_type: String,
     #[serde(deserialize_with = "lenient::or_default")]
     pub topic_name: String,
     #[serde(deserialize_with = "lenient::integer")]
     pub topic_sys_flag: i32,
     #[serde(deserialize_with = "lenient::integer")]
-    pub write_queue_nums: i32,
+    pub write_queue_nums: u32,
 }
 
 impl Default for TopicConfig {
@@ -52,7 +51,7 @@ impl Default for TopicConfig {
             order: false,
             perm: perm::READ | perm::WRITE,
             read_queue_nums: 16,
-            topic_filter_type: TopicFilterType::default(),
+            topic_filter_type: FILTER_TYPE_SINGLE_TAG.to_owned(),
             topic_name: String::new(),
             topic_sys_flag: 0,
             write_queue_nums: 16,
@@ -61,9 +60,20 @@ impl Default for TopicConfig {
 }
 
 impl TopicConfig {
+    /// A topic with as many queues to read as to write.
+    pub fn new(name: &str, queue_nums: u32, perm: u32) -> Self {
+        Self {
+            topic_name: name.to_owned(),
+            read_queue_nums: queue_nums,
+            write_queue_nums: queue_nums,
+            perm,
+            ..Self::default()
+        }
+    }
+
     /// The text of a topic in a compressed registration: fields separated by one space.
     ///
-    /// Attributes are left out where there are none: 4.9 drops a topic whose text has more than five fields.
+    /// Attributes are left out where there are none: a 4.9 name server refuses a registration with a sixth field.
     /// **Source**: apache/rocketmq 5.3 `common/.../TopicConfig.java` `encode`.
     pub(super) fn to_text(&self) -> String {
         let mut text = format!(
@@ -72,7 +82,7 @@ impl TopicConfig {
             self.read_queue_nums,
             self.write_queue_nums,
             self.perm,
-            self.topic_filter_type.name()
+            self.topic_filter_type
         );
         if !self.attributes.is_empty() {
             text.push(' ');
@@ -93,7 +103,7 @@ impl TopicConfig {
             read_queue_nums: number()?,
             write_queue_nums: number()?,
             perm: number()?,
-            topic_filter_type: TopicFilterType::from_name(part()?).unwrap_or_default(),
+            topic_filter_type: part()?.to_owned(),
             attributes: parts
                 .next()
                 .and_then(|attributes| serde_json::from_str(attributes).ok())
@@ -170,7 +180,7 @@ mod tests {
             attributes: BTreeMap::from([("message.type".to_owned(), "FIFO".to_owned())]),
             order: true,
             perm: perm::READ | perm::WRITE | perm::INHERIT,
-            topic_filter_type: TopicFilterType::MultiTag,
+            topic_filter_type: "MULTI_TAG".to_owned(),
             topic_sys_flag: 3,
             ..config("T")
         };
@@ -195,7 +205,7 @@ mod tests {
     fn text_of_a_registration() {
         let with_attributes = TopicConfig {
             attributes: BTreeMap::from([("a".to_owned(), "b c".to_owned())]),
-            topic_filter_type: TopicFilterType::MultiTag,
+            topic_filter_type: "MULTI_TAG".to_owned(),
             ..config("T")
         };
         for (topic, text) in [

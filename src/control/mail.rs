@@ -1,0 +1,38 @@
+//! What shards and the control thread say to each other. Both directions are bounded; neither is ever on the
+//! path of a message.
+
+use crate::ids::ShardId;
+use crate::protocol::bodies::TopicConfig;
+use bytes::Bytes;
+
+/// From a shard to the control thread (a bounded `tokio::sync::mpsc`).
+#[derive(Debug)]
+pub enum FromShard {
+    /// The shard listens and serves; its first registration follows.
+    Ready { shard: ShardId },
+    /// The shard's topics changed (or it started): register them with every name server at once.
+    /// `body` is the whole RegisterBrokerBody as JSON. Answered by [`ToShard::Registered`] with the same sequence,
+    /// once every reachable name server has it or 3 s have passed.
+    Register {
+        shard: ShardId,
+        sequence: u64,
+        body: Bytes,
+    },
+    /// A topic was created by a first send: the other shards create it too.
+    TopicCreated { shard: ShardId, topic: TopicConfig },
+    /// The shard has stopped: holds answered, log flushed, checkpoint written.
+    Stopped { shard: ShardId },
+    /// The shard can't go on; the process ends with this text.
+    Failed { shard: ShardId, reason: String },
+}
+
+/// From the control thread to a shard (see `shard::mailbox`).
+#[derive(Debug)]
+pub enum ToShard {
+    CreateTopic(TopicConfig),
+    Registered {
+        sequence: u64,
+    },
+    /// Stop accepting, answer holds, flush, checkpoint, then [`FromShard::Stopped`].
+    Stop,
+}
