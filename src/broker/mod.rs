@@ -14,6 +14,7 @@ pub mod pull;
 pub mod query;
 pub mod send;
 pub mod topics;
+pub mod unique_key;
 
 use crate::clock::Now;
 use crate::ids::{ConnectionId, PhysicalOffset};
@@ -138,6 +139,8 @@ pub struct Broker {
     pub offsets: offsets::ConsumerOffsets,
     pub clients: clients::Clients,
     pub holds: holds::Holds,
+    /// What pulls keep between them.
+    pub(crate) pulls: pull::PullCache,
     /// Memory reused by sends.
     pub(crate) scratch: send::SendScratch,
 }

@@ -1,29 +1,241 @@
 //! 29, 30, 31, 32, 33: offsets of a queue, by time, and messages by id.
+//!
+//! What isn't in memory is asked for with `Outcome::Read`, and the request runs again from its start with all that
+//! was read for it so far.
+//!
+//! Source: apache/rocketmq 5.3.x `broker/.../processor/AdminBrokerProcessor.java`, `QueryMessageProcessor.java`,
+//! `store/.../ConsumeQueue.java` `binarySearchInQueueByTime`.
 
 use super::{Broker, Context, Outcome};
-use crate::protocol::command::Command;
+use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
+use crate::limits::{FRAME_BYTES_MAX, PULL_ENTRIES_EXAMINED_MAX};
+use crate::protocol::codes::ResponseCode;
+use crate::protocol::command::{Command, FieldError};
+use crate::protocol::message::{
+    MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, RECORD_OVERHEAD_BYTES, Record, StoredMessage,
+    store_timestamp_of,
+};
+use crate::protocol::response::{Response, ResponseHeader};
+use crate::storage::{Missing, QueueBounds};
+use bytes::Bytes;
+use smallvec::smallvec;
 
-pub fn search_offset(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let _ = (broker, command, cx);
-    todo!()
+/// Bytes of a record in which its size and its store timestamp lie, whatever its hosts. No record is shorter.
+const START_BYTES: u32 = RECORD_OVERHEAD_BYTES as u32;
+
+/// Why there is no answer yet, or none at all.
+enum Stop {
+    Missing(Missing),
+    Field(FieldError),
+    /// Code 1 with this text.
+    Refused(String),
 }
-pub fn max_offset(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let _ = (broker, command, cx);
-    todo!()
+
+impl From<FieldError> for Stop {
+    fn from(error: FieldError) -> Self {
+        Stop::Field(error)
+    }
 }
-pub fn min_offset(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let _ = (broker, command, cx);
-    todo!()
+
+impl From<Missing> for Stop {
+    fn from(missing: Missing) -> Self {
+        Stop::Missing(missing)
+    }
 }
+
+fn outcome(result: Result<Response, Stop>) -> Outcome {
+    let refused =
+        |remark: String| Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, remark));
+    match result {
+        Ok(response) => Outcome::Reply(response),
+        Err(Stop::Missing(missing)) => Outcome::Read(smallvec![missing]),
+        Err(Stop::Field(error)) => refused(error.to_string()),
+        Err(Stop::Refused(remark)) => refused(remark),
+    }
+}
+
+fn offset_response(offset: QueueOffset) -> Response {
+    let offset = i64::try_from(offset.0).unwrap_or(i64::MAX);
+    Response::with_header(ResponseHeader::Offset(offset))
+}
+
+/// The queue that a request names; `None` where it has never been opened. Apache answers for every name, and so a
+/// question creates nothing here.
+fn find_queue(
+    command: &Command<'_>,
+    cx: &Context<'_>,
+) -> Result<Option<(QueueIndex, QueueBounds)>, FieldError> {
+    let topic = command.require_text("topic")?;
+    let queue_id = u32::try_from(command.require_i32("queueId")?).ok();
+    let queue = queue_id.and_then(|id| cx.store.queue(topic, id));
+    Ok(queue.map(|queue| (queue, cx.store.bounds(queue))))
+}
+
+/// 30: the offset that the next message gets; 0 without a queue.
+pub fn max_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+    let found = find_queue(command, cx).map_err(Stop::Field);
+    outcome(found.map(|queue| offset_response(queue.map_or(QueueOffset(0), |(_, b)| b.max))))
+}
+
+/// 31: the offset of the oldest message; 0 without a queue.
+pub fn min_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+    let found = find_queue(command, cx).map_err(Stop::Field);
+    outcome(found.map(|queue| offset_response(queue.map_or(QueueOffset(0), |(_, b)| b.min))))
+}
+
+/// 29: the offset at a store time.
+pub fn search_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+    outcome(search(command, cx))
+}
+
+/// `LOWER`: the first message stored at the time or later, the end of the queue if there is none. `UPPER`: the last
+/// message stored at the time or earlier, the start of the queue if there is none. Of messages with equal stamps
+/// `LOWER` is the first and `UPPER` the last (apache/rocketmq#2661, #5752).
+fn search(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
+    let timestamp = command.require_i64("timestamp")?;
+    let is_upper = command
+        .text("boundaryType")
+        .is_some_and(|boundary| boundary.eq_ignore_ascii_case("UPPER"));
+    let Some((queue, bounds)) = find_queue(command, cx)? else {
+        return Ok(offset_response(QueueOffset(0)));
+    };
+    // One past the last message that counts as earlier.
+    let split = partition(queue, bounds, cx, |stored| {
+        let stored = i64::try_from(stored).unwrap_or(i64::MAX);
+        stored < timestamp || is_upper && stored == timestamp
+    })?;
+    let offset = if is_upper && split > bounds.min {
+        QueueOffset(split.0 - 1)
+    } else {
+        split
+    };
+    Ok(offset_response(offset))
+}
+
+/// The first offset whose message is not earlier. Store times grow with the offset, but for steps of the clock.
+fn partition(
+    queue: QueueIndex,
+    bounds: QueueBounds,
+    cx: &Context<'_>,
+    is_earlier: impl Fn(u64) -> bool,
+) -> Result<QueueOffset, Missing> {
+    let (mut low, mut high) = (bounds.min.0, bounds.max.0);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let entry = cx
+            .store
+            .entry(queue, QueueOffset(middle), cx.fetched)
+            .map_err(|_| missing_entries(queue, low, middle, high))?;
+        let (log_start, _) = cx.store.log_bounds();
+        let earlier = entry.at < log_start || is_earlier(store_time_at(entry.at, cx)?);
+        if earlier {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(QueueOffset(low))
+}
+
+/// The entry in the middle, with all others of the range as soon as they are few enough, so that the last ten or so
+/// steps of a search cost one read.
+fn missing_entries(queue: QueueIndex, low: u64, middle: u64, high: u64) -> Missing {
+    let (from, count) = if high - low <= u64::from(PULL_ENTRIES_EXAMINED_MAX) {
+        (low, (high - low) as u32)
+    } else {
+        (middle, 1)
+    };
+    Missing::Entries {
+        queue,
+        from: QueueOffset(from),
+        count,
+    }
+}
+
+fn store_time_at(at: PhysicalOffset, cx: &Context<'_>) -> Result<u64, Missing> {
+    let start = cx.store.record(at, START_BYTES, cx.fetched)?;
+    // Bytes of this length always have the field.
+    Ok(store_timestamp_of(&start).unwrap_or(0))
+}
+
+/// 32: the store time of the oldest message, -1 if there is none.
 pub fn earliest_store_time(
-    broker: &mut Broker,
+    _broker: &mut Broker,
     command: &Command<'_>,
     cx: &mut Context<'_>,
 ) -> Outcome {
-    let _ = (broker, command, cx);
-    todo!()
+    outcome(earliest(command, cx))
 }
-pub fn view_message(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let _ = (broker, command, cx);
-    todo!()
+
+fn earliest(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
+    let timestamp = match find_queue(command, cx)? {
+        Some((queue, bounds)) if bounds.min < bounds.max => {
+            let entry = cx.store.entry(queue, bounds.min, cx.fetched)?;
+            if entry.at < cx.store.log_bounds().0 {
+                -1
+            } else {
+                i64::try_from(store_time_at(entry.at, cx)?).unwrap_or(i64::MAX)
+            }
+        }
+        _ => -1,
+    };
+    let fields = vec![("timestamp", timestamp.to_string())];
+    Ok(Response::with_header(ResponseHeader::Fields(fields)))
+}
+
+/// 33: the message at a physical offset.
+///
+/// Tools take any 32 digits for a message id and ask for what they decode from it, so that anything but the exact
+/// start of a message has to fail cleanly.
+pub fn view_message(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+    outcome(view(command, cx))
+}
+
+fn view(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
+    let offset = command.require_i64("offset")?;
+    let refused = || Stop::Refused(format!("can not find message by the offset, {offset}"));
+    let at = PhysicalOffset(u64::try_from(offset).map_err(|_| refused())?);
+    let (start, end) = cx.store.log_bounds();
+    let room = if at >= start && at < end {
+        end.bytes_since(at)
+    } else {
+        0
+    };
+    if room < u64::from(START_BYTES) {
+        return Err(refused());
+    }
+    let record_start = cx.store.record(at, START_BYTES, cx.fetched)?;
+    let bytes = record_bytes(&record_start, at).ok_or_else(refused)?;
+    if u64::from(bytes) > room {
+        return Err(refused());
+    }
+    let record = cx.store.record(at, bytes, cx.fetched)?;
+    if !is_message(&record) {
+        return Err(refused());
+    }
+    Ok(Response::with_body(record))
+}
+
+/// Size of the record whose first bytes these are, if one starts here: size and magic are possible, and the record
+/// says that it lies here.
+fn record_bytes(start: &Bytes, at: PhysicalOffset) -> Option<u32> {
+    let word = |from: usize| {
+        let bytes = start.get(from..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*bytes))
+    };
+    let (bytes, magic) = (word(0)?, word(4)?);
+    let place = start.get(PHYSICAL_OFFSET_AT..)?.first_chunk()?;
+    let is_record = matches!(magic, MAGIC_V1 | MAGIC_V2)
+        && (START_BYTES..=FRAME_BYTES_MAX).contains(&bytes)
+        && u64::from_be_bytes(*place) == at.0;
+    is_record.then_some(bytes)
+}
+
+fn is_message(record: &[u8]) -> bool {
+    match StoredMessage::decode(record) {
+        Ok(Record::Message(message)) => {
+            message.bytes.len() == record.len() && message.check_body_crc().is_ok()
+        }
+        Ok(Record::Blank(_)) | Err(_) => false,
+    }
 }

@@ -1,0 +1,365 @@
+//! What of its queue a pull gets.
+//!
+//! The states and codes are those of `semantics.md` section 5. Source: apache/rocketmq 5.3.x
+//! `store/.../DefaultMessageStore.java` `getMessage`, `broker/.../processor/PullMessageProcessor.java`
+//! `composeResponseHeader`.
+
+use super::PullRequest;
+use crate::ids::{PhysicalOffset, QueueOffset};
+use crate::limits::{
+    PULL_BYTES_MAX, PULL_COLD_BYTES_MAX, PULL_COLD_GAP_BYTES_MAX, PULL_COLD_RANGES_MAX,
+    PULL_ENTRIES_EXAMINED_MAX,
+};
+use crate::protocol::codes::ResponseCode;
+use crate::protocol::response::{Body, PullResponseHeader, Response, ResponseHeader};
+use crate::stats::Counters;
+use crate::storage::{Entry, Fetched, Missing, QueueBounds, Store};
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+
+/// State of a pull; its name is the remark of the answer.
+///
+/// NO_MATCHED_LOGIC_QUEUE is missing: every queue that passes the checks exists. OFFSET_FOUND_NULL too: entries
+/// that are not in memory are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    Found,
+    NoMatchedMessage,
+    MessageWasRemoving,
+    NoMessageInQueue,
+    OffsetTooSmall,
+    OffsetOverflowOne,
+    OffsetOverflowBadly,
+}
+
+impl Status {
+    fn name(self) -> &'static str {
+        match self {
+            Status::Found => "FOUND",
+            Status::NoMatchedMessage => "NO_MATCHED_MESSAGE",
+            Status::MessageWasRemoving => "MESSAGE_WAS_REMOVING",
+            Status::NoMessageInQueue => "NO_MESSAGE_IN_QUEUE",
+            Status::OffsetTooSmall => "OFFSET_TOO_SMALL",
+            Status::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
+            Status::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
+        }
+    }
+}
+
+/// What an evaluation came to. The request's cursor stands behind what was examined.
+pub(super) enum Evaluation {
+    /// Final.
+    Answer(Answer),
+    /// The filter refused as much as one pull may examine; there is more.
+    Refused(Answer),
+    /// Nothing was found and these ranges have to be read first.
+    Missing(SmallVec<[Missing; 4]>),
+    /// Examined to the end of the queue, nothing for this pull.
+    End,
+}
+
+/// An answer to a pull, before it is put into words.
+#[derive(Debug)]
+pub struct Answer {
+    status: Status,
+    code: ResponseCode,
+    next: QueueOffset,
+    bounds: QueueBounds,
+    records: Gathered,
+}
+
+/// Stored records on their way out.
+#[derive(Debug, Default)]
+struct Gathered {
+    segments: SmallVec<[Bytes; 4]>,
+    bytes: usize,
+    count: u32,
+}
+
+impl Gathered {
+    fn push(&mut self, record: Bytes) {
+        self.bytes += record.len();
+        self.count += 1;
+        self.segments.push(record);
+    }
+}
+
+impl Answer {
+    fn new(status: Status, next: QueueOffset, bounds: QueueBounds) -> Self {
+        let code = match status {
+            Status::Found => ResponseCode::SUCCESS,
+            Status::NoMatchedMessage | Status::MessageWasRemoving => {
+                ResponseCode::PULL_RETRY_IMMEDIATELY
+            }
+            Status::NoMessageInQueue | Status::OffsetOverflowOne => ResponseCode::PULL_NOT_FOUND,
+            Status::OffsetTooSmall | Status::OffsetOverflowBadly => ResponseCode::PULL_OFFSET_MOVED,
+        };
+        Self {
+            status,
+            code,
+            next,
+            bounds,
+            records: Gathered::default(),
+        }
+    }
+
+    /// A pull of a queue that has no message, from somewhere else than its start.
+    fn moved_to_start(bounds: QueueBounds) -> Self {
+        Self {
+            code: ResponseCode::PULL_OFFSET_MOVED,
+            ..Self::new(Status::NoMessageInQueue, QueueOffset(0), bounds)
+        }
+    }
+
+    /// A pull from below every offset that can be.
+    pub(super) fn negative_offset(bounds: QueueBounds) -> Self {
+        if bounds.max == QueueOffset(0) {
+            Self::moved_to_start(bounds)
+        } else {
+            Self::new(Status::OffsetTooSmall, bounds.min, bounds)
+        }
+    }
+
+    /// The response, which is counted here. All four offsets are in every one of them: clients throw without one
+    /// of them, or start again at 0.
+    pub(in crate::broker) fn response(self, counters: &mut Counters) -> Response {
+        counters.messages_out += u64::from(self.records.count);
+        counters.message_bytes_out += self.records.bytes as u64;
+        let header = PullResponseHeader {
+            suggest_which_broker_id: 0,
+            next_begin_offset: as_i64(self.next),
+            min_offset: as_i64(self.bounds.min),
+            max_offset: as_i64(self.bounds.max),
+        };
+        let body = if self.records.count == 0 {
+            Body::None
+        } else {
+            Body::Stored {
+                segments: self.records.segments,
+                bytes: self.records.bytes,
+            }
+        };
+        Response {
+            code: self.code,
+            remark: Some(self.status.name().into()),
+            header: ResponseHeader::Pull(header),
+            body,
+        }
+    }
+}
+
+fn as_i64(offset: QueueOffset) -> i64 {
+    i64::try_from(offset.0).unwrap_or(i64::MAX)
+}
+
+/// The answer to a pull that has been examined up to its cursor and found nothing.
+pub(super) fn end(request: &PullRequest, store: &Store) -> Answer {
+    let bounds = store.bounds(request.queue);
+    let status = if request.cursor > request.offset {
+        Status::NoMatchedMessage
+    } else if bounds.max == QueueOffset(0) {
+        Status::NoMessageInQueue
+    } else {
+        Status::OffsetOverflowOne
+    };
+    Answer::new(status, request.cursor, bounds)
+}
+
+/// Evaluates a pull from its cursor on and moves the cursor.
+pub(super) fn evaluate(request: &mut PullRequest, store: &Store, fetched: &Fetched) -> Evaluation {
+    let bounds = store.bounds(request.queue);
+    let cursor = request.cursor;
+    if bounds.max == QueueOffset(0) && cursor != QueueOffset(0) {
+        return Evaluation::Answer(Answer::moved_to_start(bounds));
+    }
+    if cursor == bounds.max {
+        return Evaluation::End;
+    }
+    if cursor > bounds.max {
+        let answer = Answer::new(Status::OffsetOverflowBadly, bounds.max, bounds);
+        return Evaluation::Answer(answer);
+    }
+    if cursor < bounds.min {
+        let answer = Answer::new(Status::OffsetTooSmall, bounds.min, bounds);
+        return Evaluation::Answer(answer);
+    }
+    let scan = Scan {
+        request,
+        store,
+        fetched,
+        bounds,
+        next: cursor,
+        gathered: Gathered::default(),
+        removing: false,
+    };
+    scan.run()
+}
+
+/// One walk over the entries of a queue.
+struct Scan<'a> {
+    request: &'a mut PullRequest,
+    store: &'a Store,
+    fetched: &'a Fetched,
+    bounds: QueueBounds,
+    next: QueueOffset,
+    gathered: Gathered,
+    /// The record of an examined entry is gone from the log.
+    removing: bool,
+}
+
+/// Why a walk ends.
+enum Stop {
+    /// The answer is full, or as much was examined as one pull may.
+    Full,
+    End,
+    Missing(SmallVec<[Missing; 4]>),
+}
+
+impl Scan<'_> {
+    fn run(mut self) -> Evaluation {
+        let start = self.next;
+        let stop = self.walk();
+        self.request.cursor = self.next;
+        if self.gathered.count > 0 {
+            let answer = Answer::new(Status::Found, self.next, self.bounds);
+            let records = self.gathered;
+            return Evaluation::Answer(Answer { records, ..answer });
+        }
+        match stop {
+            Stop::End => Evaluation::End,
+            Stop::Full => Evaluation::Refused(self.refused()),
+            // One round of reading brought the pull forward: the client asks on, and no request reads for ever.
+            Stop::Missing(_) if self.next > start && !self.fetched.is_empty() => {
+                Evaluation::Answer(self.refused())
+            }
+            Stop::Missing(missing) => Evaluation::Missing(missing),
+        }
+    }
+
+    fn refused(&self) -> Answer {
+        let status = if self.removing {
+            Status::MessageWasRemoving
+        } else {
+            Status::NoMatchedMessage
+        };
+        Answer::new(status, self.next, self.bounds)
+    }
+
+    fn walk(&mut self) -> Stop {
+        let (log_start, _) = self.store.log_bounds();
+        let examined_max = PULL_ENTRIES_EXAMINED_MAX.max(self.request.messages_max);
+        let limit = self.next.advance(u64::from(examined_max));
+        while self.next < self.bounds.max {
+            if self.next >= limit || self.gathered.count >= self.request.messages_max {
+                return Stop::Full;
+            }
+            let entry = match self
+                .store
+                .entry(self.request.queue, self.next, self.fetched)
+            {
+                Ok(entry) => entry,
+                Err(_) => return Stop::Missing(smallvec![self.missing_entries()]),
+            };
+            if entry.at < log_start {
+                self.removing = true;
+            } else if let Err(stop) = self.examine(entry) {
+                return stop;
+            }
+            self.next = self.next.advance(1);
+        }
+        Stop::End
+    }
+
+    /// Takes the record of an entry if it matches.
+    fn examine(&mut self, entry: Entry) -> Result<(), Stop> {
+        if !self.request.subscription.filter.may_match(entry.tags_code) {
+            self.refuse(entry);
+            return Ok(());
+        }
+        let bytes = self.gathered.bytes + entry.bytes as usize;
+        if self.gathered.count > 0 && bytes > PULL_BYTES_MAX as usize {
+            return Err(Stop::Full);
+        }
+        let record = match self.store.record(entry.at, entry.bytes, self.fetched) {
+            Ok(record) => record,
+            Err(_) => return Err(Stop::Missing(self.missing_records(entry))),
+        };
+        if self.request.subscription.filter.matches_record(&record) {
+            self.gathered.push(record);
+        } else {
+            self.refuse(entry);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, entry: Entry) {
+        self.request.refused = Some((self.next, entry.tags_code));
+    }
+
+    /// The entries that this pull may examine from here on.
+    fn missing_entries(&self) -> Missing {
+        let left = self.bounds.max.0 - self.next.0;
+        let wanted = PULL_ENTRIES_EXAMINED_MAX.max(self.request.messages_max);
+        Missing::Entries {
+            queue: self.request.queue,
+            from: self.next,
+            count: left.min(u64::from(wanted)) as u32,
+        }
+    }
+
+    /// The record that is missing and those behind it that can be had with it: neighbours in the log are read as
+    /// one range, a small gap between them included.
+    fn missing_records(&self, first: Entry) -> SmallVec<[Missing; 4]> {
+        let mut ranges: SmallVec<[(PhysicalOffset, PhysicalOffset); 4]> =
+            smallvec![(first.at, first.at.advance(u64::from(first.bytes)))];
+        let mut bytes_left = u64::from(PULL_COLD_BYTES_MAX).saturating_sub(u64::from(first.bytes));
+        let mut messages_left = self.request.messages_max - 1;
+        let mut at = self.next.advance(1);
+        while at < self.bounds.max && messages_left > 0 {
+            let Ok(entry) = self.store.entry(self.request.queue, at, self.fetched) else {
+                break;
+            };
+            if self.request.subscription.filter.may_match(entry.tags_code) {
+                match add_range(&mut ranges, entry, bytes_left) {
+                    Some(added) => bytes_left -= added,
+                    None => break,
+                }
+                messages_left -= 1;
+            }
+            at = at.advance(1);
+        }
+        let range = |(at, end): (PhysicalOffset, PhysicalOffset)| Missing::Log {
+            at,
+            bytes: end.bytes_since(at) as u32,
+        };
+        ranges.into_iter().map(range).collect()
+    }
+}
+
+/// Adds a record to the ranges to read; returns how many bytes that costs, `None` where it is too much.
+fn add_range(
+    ranges: &mut SmallVec<[(PhysicalOffset, PhysicalOffset); 4]>,
+    entry: Entry,
+    bytes_left: u64,
+) -> Option<u64> {
+    let record_end = entry.at.advance(u64::from(entry.bytes));
+    let last = ranges.last_mut()?;
+    let near =
+        entry.at >= last.1 && entry.at.bytes_since(last.1) <= u64::from(PULL_COLD_GAP_BYTES_MAX);
+    let cost = if near {
+        record_end.bytes_since(last.1)
+    } else {
+        u64::from(entry.bytes)
+    };
+    if cost > bytes_left {
+        return None;
+    }
+    if near {
+        last.1 = record_end;
+    } else if ranges.len() < PULL_COLD_RANGES_MAX {
+        ranges.push((entry.at, record_end));
+    } else {
+        return None;
+    }
+    Some(cost)
+}
