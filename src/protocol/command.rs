@@ -29,8 +29,6 @@ pub enum HeaderError {
     Json { at: u32 },
     #[error("binary header ends inside a field")]
     Truncated,
-    #[error("text is not UTF-8")]
-    Utf8,
     #[error("more than {max} fields")]
     TooManyFields { max: usize },
 }
@@ -41,6 +39,8 @@ pub struct Scratch {
     /// Unescaped text of strings that had escapes, and every text of a binary header.
     pub(super) text: String,
     pub(super) entries: Vec<Entry>,
+    /// A JSON header that was not UTF-8, made so.
+    pub(super) repaired: String,
 }
 
 impl Scratch {
@@ -181,6 +181,7 @@ pub(super) fn parse_bool(value: &str) -> bool {
 impl<'a> Command<'a> {
     /// Decodes the header of a frame. Tolerates every field order, missing `language`, `version`, `remark`,
     /// `extFields`, `serializeTypeCurrentRPC`, unknown keys, white space, null, numbers and booleans as field values.
+    /// Bytes that are not UTF-8 become U+FFFD, as in Java: C++ clients send texts of any charset.
     ///
     /// **Errors**: the header can't be read, so there is no opaque to answer to; the connection is closed.
     /// **Source**: apache/rocketmq 4.9.8 `remoting/.../protocol/RemotingCommand.java` `headerDecode`.

@@ -21,15 +21,27 @@ pub(super) fn decode<'a>(
     frame: &Frame<'a>,
     scratch: &'a mut Scratch,
 ) -> Result<Command<'a>, HeaderError> {
-    let header = std::str::from_utf8(frame.header).map_err(|_| HeaderError::Utf8)?;
+    let Scratch {
+        text,
+        entries,
+        repaired,
+    } = scratch;
+    let header = match std::str::from_utf8(frame.header) {
+        Ok(header) => header,
+        Err(_) => {
+            *repaired = String::from_utf8_lossy(frame.header).into_owned();
+            repaired
+        }
+    };
     let mut scanner = Scanner {
         header,
         bytes: header.as_bytes(),
         at: 0,
-        scratch,
+        text,
+        entries,
     };
     let envelope = scanner.envelope()?;
-    let Scratch { text, entries } = scratch;
+    let text: &str = text;
     let resolve = |span: Span| span.resolve(header, text);
     Ok(Command {
         encoding: Encoding::Json,
@@ -77,7 +89,9 @@ struct Scanner<'h, 's> {
     bytes: &'h [u8],
     /// Next byte to look at.
     at: usize,
-    scratch: &'s mut Scratch,
+    /// Unescaped texts.
+    text: &'s mut String,
+    entries: &'s mut Vec<Entry>,
 }
 
 impl Scanner<'_, '_> {
@@ -108,7 +122,7 @@ impl Scanner<'_, '_> {
     }
 
     fn key_of(&self, key: Span) -> Key {
-        match key.resolve(self.header, &self.scratch.text) {
+        match key.resolve(self.header, self.text) {
             "code" => Key::Code,
             "language" => Key::Language,
             "version" => Key::Version,
@@ -122,7 +136,7 @@ impl Scanner<'_, '_> {
 
     /// The object of fields, or null. A second one replaces the first.
     fn ext_fields(&mut self) -> Result<(), HeaderError> {
-        self.scratch.entries.clear();
+        self.entries.clear();
         if self.peek() != Some(b'{') {
             return match self.literal()? {
                 Literal::Null => Ok(()),
@@ -142,20 +156,21 @@ impl Scanner<'_, '_> {
     }
 
     fn push(&mut self, entry: Entry) -> Result<(), HeaderError> {
-        if self.scratch.entries.len() == HEADER_FIELDS_MAX {
+        if self.entries.len() == HEADER_FIELDS_MAX {
             return Err(HeaderError::TooManyFields {
                 max: HEADER_FIELDS_MAX,
             });
         }
-        self.scratch.entries.push(entry);
+        self.entries.push(entry);
         Ok(())
     }
 
     /// A null is the last value of its name, so that earlier ones don't count.
     fn remove(&mut self, name: Span) {
-        let Scratch { text, entries } = &mut *self.scratch;
-        let name = name.resolve(self.header, text);
-        entries.retain(|entry| entry.name.resolve(self.header, text) != name);
+        let (header, text) = (self.header, &*self.text);
+        let name = name.resolve(header, text);
+        self.entries
+            .retain(|entry| entry.name.resolve(header, text) != name);
     }
 
     /// The next key of an object, with the scanner on its value; `None` behind the closing brace.
@@ -197,7 +212,7 @@ impl Scanner<'_, '_> {
         let Some(span) = self.value()? else {
             return Ok(0);
         };
-        let text = span.resolve(self.header, &self.scratch.text);
+        let text = span.resolve(self.header, self.text);
         text.parse().map_err(|_| error_at(at))
     }
 
@@ -232,21 +247,21 @@ impl Scanner<'_, '_> {
 
     /// A string that starts at `start`, with the scanner on its first backslash; goes into the scratch.
     fn escaped_string(&mut self, start: usize) -> Result<Span, HeaderError> {
-        let text_start = self.scratch.text.len();
+        let text_start = self.text.len();
         let mut plain_start = start;
         loop {
             let stop = self.find_quote_or_escape()?;
             let plain = self.header.get(plain_start..self.at).unwrap_or_default();
-            self.scratch.text.push_str(plain);
+            self.text.push_str(plain);
             self.at += 1;
             if stop == b'"' {
                 break;
             }
             let character = self.escape()?;
-            self.scratch.text.push(character);
+            self.text.push(character);
             plain_start = self.at;
         }
-        Ok(span(text_start, self.scratch.text.len(), Source::Scratch))
+        Ok(span(text_start, self.text.len(), Source::Scratch))
     }
 
     /// The character of an escape, with the scanner behind its backslash.
@@ -634,19 +649,21 @@ mod tests {
         }
     }
 
+    /// Java puts U+FFFD in their place: a C++ client with texts in another charset is served, not cut off.
     #[test]
-    fn header_that_is_not_utf8_is_refused() {
+    fn bytes_that_are_not_utf8_are_replaced() {
         let frame = Frame {
             encoding: Encoding::Json,
-            header: b"{\"remark\":\"\xFF\"}",
+            header:
+                b"{\"extFields\":{\"b\":\"T\",\"i\":\"KEYS\\u0001\xD6\xF7\\u0002\"},\"opaque\":7}",
             body: b"",
             bytes: 0,
         };
         let mut scratch = Scratch::default();
-        assert_eq!(
-            Command::decode(&frame, &mut scratch).err(),
-            Some(HeaderError::Utf8)
-        );
+        let command = Command::decode(&frame, &mut scratch).expect("a header");
+        assert_eq!((command.opaque, command.fields.get("b")), (7, Some("T")));
+        let properties = command.fields.get("i");
+        assert_eq!(properties, Some("KEYS\u{1}\u{FFFD}\u{FFFD}\u{2}"));
     }
 
     #[test]
