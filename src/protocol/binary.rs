@@ -17,7 +17,7 @@
 //! Source: apache/rocketmq 4.9.8 `remoting/.../protocol/RocketMQSerializable.java`.
 
 use super::command::{
-    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Source, Span,
+    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Span,
 };
 use super::frame::Frame;
 use super::reader::Reader;
@@ -45,11 +45,7 @@ const LANGUAGES: [&str; 14] = [
 fn keep(bytes: &[u8], text: &mut String) -> Span {
     let start = text.len();
     text.push_str(&String::from_utf8_lossy(bytes));
-    Span {
-        start,
-        end: text.len(),
-        source: Source::Scratch,
-    }
+    Span::scratch(start, text.len())
 }
 
 /// What a header says before its fields.
