@@ -4,7 +4,10 @@
 //! simulated disk, network and clock. Memory that the kernel may touch is owned by the implementation from
 //! [`Io::submit`] until the operation's own completion, even when the connection is gone.
 
+pub mod buffers;
+pub mod fs;
 pub mod uring;
+pub mod worker;
 
 use crate::clock::Now;
 use bytes::{Bytes, BytesMut};
@@ -183,6 +186,8 @@ pub trait FileSystem {
     fn exists(&self, path: &Path) -> bool;
     fn create_directories(&self, path: &Path) -> io::Result<()>;
     fn open(&mut self, path: &Path) -> io::Result<File>;
+    /// Opens or creates a file and locks it against other processes. **Errors**: EWOULDBLOCK where it is locked.
+    fn lock(&mut self, path: &Path) -> io::Result<File>;
     fn close(&mut self, file: File);
     fn len(&self, file: File) -> io::Result<u64>;
     /// Fills the buffer from a position; returns the bytes read, short only at the end of the file.

@@ -271,6 +271,8 @@ impl Scanner<'_> {
         self.at += 2;
         let second = self.hex4()?;
         if !(0xDC00..0xE000).contains(&second) {
+            // Not the other half: read it again on its own.
+            self.at -= 6;
             return Ok(char::REPLACEMENT_CHARACTER);
         }
         let code = 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00);
