@@ -166,6 +166,14 @@ impl FileSystem for Files {
         Ok(self.add(file))
     }
 
+    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File> {
+        let file = open(path, true)?;
+        if file.metadata()?.len() < len {
+            file.set_len(len)?;
+        }
+        Ok(self.add(file))
+    }
+
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -200,7 +200,10 @@ pub trait FileSystem {
     fn set_len(&mut self, file: File, len: u64) -> io::Result<()>;
     fn flush(&mut self, file: File) -> io::Result<()>;
     fn flush_directory(&mut self, directory: &Path) -> io::Result<()>;
+    /// Creates a file of that length with its blocks allocated, where the file system can.
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File>;
+    /// As [`FileSystem::create`], without allocating blocks.
+    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File>;
     fn remove(&mut self, path: &Path) -> io::Result<()>;
     /// Removes a directory and what is in it; absent is a success.
     fn remove_directory(&mut self, path: &Path) -> io::Result<()>;

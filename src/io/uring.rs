@@ -159,10 +159,12 @@ impl Uring {
         }
     }
 
-    fn fly(&mut self, token: Token, flight: Flight, entry: impl FnOnce(&mut Flight) -> squeue::Entry) {
+    /// Puts the operation into the table and the queue; returns its slot.
+    fn fly(&mut self, token: Token, flight: Flight, entry: impl FnOnce(&mut Flight) -> squeue::Entry) -> usize {
         let slot = self.flights.insert((token, flight));
         let entry = entry(&mut self.flights[slot].1).user_data(slot as u64);
         self.push(&entry);
+        slot
     }
 
     fn fail(&mut self, token: Token, errno: i32) {
@@ -186,11 +188,10 @@ impl Uring {
         };
         state.users += 1;
         let fd = types::Fd(state.fd);
-        self.fly(token, Flight::Receive { socket }, |_| opcode::RecvMulti::new(fd, BUFFER_GROUP).build());
-        // The slot just used is the newest with this token; remembered so that a close can cancel it.
-        let slot = self.flights.iter().rev().find(|(_, (t, _))| *t == token).map(|(slot, _)| slot);
+        let slot =
+            self.fly(token, Flight::Receive { socket }, |_| opcode::RecvMulti::new(fd, BUFFER_GROUP).build());
         if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
-            state.receive = slot;
+            state.receive = Some(slot);
         }
     }
 
@@ -626,35 +627,74 @@ impl Drop for Uring {
 }
 
 /// The blocking calls go to the table of files.
-macro_rules! delegate {
-    ($(fn $name:ident(&$($mut:ident)? self $(, $arg:ident: $type:ty)*) -> $ret:ty;)*) => {
-        impl FileSystem for Uring {
-            $(fn $name(&$($mut)? self $(, $arg: $type)*) -> $ret { self.files.$name($($arg),*) })*
-        }
-    };
-}
-
-delegate! {
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
-    fn is_directory(&self, path: &Path) -> bool;
-    fn exists(&self, path: &Path) -> bool;
-    fn create_directories(&self, path: &Path) -> io::Result<()>;
-    fn open(&mut self, path: &Path) -> io::Result<File>;
-    fn lock(&mut self, path: &Path) -> io::Result<File>;
-    fn close(&mut self, file: File) -> ();
-    fn len(&self, file: File) -> io::Result<u64>;
-    fn read_at(&self, file: File, position: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    fn write_at(&mut self, file: File, position: u64, bytes: &[u8]) -> io::Result<()>;
-    fn zero_range(&mut self, file: File, position: u64, len: u64) -> io::Result<()>;
-    fn next_data(&self, file: File, position: u64) -> io::Result<u64>;
-    fn set_len(&mut self, file: File, len: u64) -> io::Result<()>;
-    fn flush(&mut self, file: File) -> io::Result<()>;
-    fn flush_directory(&mut self, directory: &Path) -> io::Result<()>;
-    fn create(&mut self, path: &Path, len: u64) -> io::Result<File>;
-    fn remove(&mut self, path: &Path) -> io::Result<()>;
-    fn remove_directory(&mut self, path: &Path) -> io::Result<()>;
-    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
-    fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>>;
-    fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()>;
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)>;
+impl FileSystem for Uring {
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.files.list(directory)
+    }
+    fn is_directory(&self, path: &Path) -> bool {
+        self.files.is_directory(path)
+    }
+    fn exists(&self, path: &Path) -> bool {
+        self.files.exists(path)
+    }
+    fn create_directories(&self, path: &Path) -> io::Result<()> {
+        self.files.create_directories(path)
+    }
+    fn open(&mut self, path: &Path) -> io::Result<File> {
+        self.files.open(path)
+    }
+    fn lock(&mut self, path: &Path) -> io::Result<File> {
+        self.files.lock(path)
+    }
+    fn close(&mut self, file: File) {
+        self.files.close(file)
+    }
+    fn len(&self, file: File) -> io::Result<u64> {
+        self.files.len(file)
+    }
+    fn read_at(&self, file: File, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.files.read_at(file, position, buffer)
+    }
+    fn write_at(&mut self, file: File, position: u64, bytes: &[u8]) -> io::Result<()> {
+        self.files.write_at(file, position, bytes)
+    }
+    fn zero_range(&mut self, file: File, position: u64, len: u64) -> io::Result<()> {
+        self.files.zero_range(file, position, len)
+    }
+    fn next_data(&self, file: File, position: u64) -> io::Result<u64> {
+        self.files.next_data(file, position)
+    }
+    fn set_len(&mut self, file: File, len: u64) -> io::Result<()> {
+        self.files.set_len(file, len)
+    }
+    fn flush(&mut self, file: File) -> io::Result<()> {
+        self.files.flush(file)
+    }
+    fn flush_directory(&mut self, directory: &Path) -> io::Result<()> {
+        self.files.flush_directory(directory)
+    }
+    fn create(&mut self, path: &Path, len: u64) -> io::Result<File> {
+        self.files.create(path, len)
+    }
+    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File> {
+        self.files.create_sparse(path, len)
+    }
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        self.files.remove(path)
+    }
+    fn remove_directory(&mut self, path: &Path) -> io::Result<()> {
+        self.files.remove_directory(path)
+    }
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+    fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.read_whole(path)
+    }
+    fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()> {
+        self.files.replace(path, contents, keep_backup)
+    }
+    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+        self.files.space(path)
+    }
 }
