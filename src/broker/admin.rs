@@ -3,8 +3,8 @@
 use super::{Broker, Context, Outcome, holds, query};
 use crate::limits::TOPIC_QUEUES_MAX;
 use crate::protocol::bodies::{
-    self, ConsumeQueueStats, GroupConfig, QueueStats, TopicConfig, TopicConfigList, encode_consume_stats,
-    encode_topic_stats,
+    self, ConsumeQueueStats, GroupConfig, QueueStats, TopicConfig, TopicConfigList,
+    encode_consume_stats, encode_topic_stats,
 };
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::{Command, FieldError};
@@ -32,17 +32,31 @@ fn topic_error(topic: &TopicConfig) -> Option<String> {
     if is_system_topic(name) {
         return Some(format!("The topic[{name}] is conflict with system topic."));
     }
-    for (key, count) in [("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)] {
+    for (key, count) in [
+        ("readQueueNums", topic.read_queue_nums),
+        ("writeQueueNums", topic.write_queue_nums),
+    ] {
         if count == 0 || count > TOPIC_QUEUES_MAX {
-            return Some(format!("{key} of topic[{name}] is {count}, allowed are 1 to {TOPIC_QUEUES_MAX}"));
+            return Some(format!(
+                "{key} of topic[{name}] is {count}, allowed are 1 to {TOPIC_QUEUES_MAX}"
+            ));
         }
     }
-    (topic.perm > 15).then(|| format!("perm of topic[{name}] is {}, allowed are 0 to 15", topic.perm))
+    (topic.perm > 15).then(|| {
+        format!(
+            "perm of topic[{name}] is {}, allowed are 0 to 15",
+            topic.perm
+        )
+    })
 }
 
 fn number(command: &Command<'_>, name: &'static str) -> Result<u32, FieldError> {
     let value = command.require_i32(name)?;
-    u32::try_from(value).map_err(|_| FieldError::Invalid { name, expected: "at least 0", value: value.to_string() })
+    u32::try_from(value).map_err(|_| FieldError::Invalid {
+        name,
+        expected: "at least 0",
+        value: value.to_string(),
+    })
 }
 
 pub fn update_topic(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Answer {
@@ -99,7 +113,10 @@ pub fn topic(broker: &Broker, command: &Command<'_>) -> Answer {
     let name = command.require_text("topic")?;
     match broker.topics.get(name) {
         Some(topic) => Ok(Outcome::Reply(Response::with_body(json(&topic.config)))),
-        None => refuse(ResponseCode::TOPIC_NOT_EXIST, format!("No topic in this broker. topic: {name}")),
+        None => refuse(
+            ResponseCode::TOPIC_NOT_EXIST,
+            format!("No topic in this broker. topic: {name}"),
+        ),
     }
 }
 
@@ -107,12 +124,21 @@ pub fn topic(broker: &Broker, command: &Command<'_>) -> Answer {
 pub fn delete_topic(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Answer {
     let name = command.require_text("topic")?;
     if is_system_topic(name) {
-        return refuse(ResponseCode::INVALID_PARAMETER, format!("The topic[{name}] is conflict with system topic."));
+        return refuse(
+            ResponseCode::INVALID_PARAMETER,
+            format!("The topic[{name}] is conflict with system topic."),
+        );
     }
     if !broker.topics.remove(name, cx) {
         return Ok(Outcome::Reply(Response::success()));
     }
-    let queues: Vec<_> = cx.store.queues().into_iter().filter(|(t, _, _)| t == name).map(|(_, _, q)| q).collect();
+    let queues: Vec<_> = cx
+        .store
+        .queues()
+        .into_iter()
+        .filter(|(t, _, _)| t == name)
+        .map(|(_, _, q)| q)
+        .collect();
     cx.store.delete_topic(name);
     broker.offsets.remove_topic(name, cx.now.monotonic_us);
     holds::answer_deleted(broker, &queues, cx);
@@ -135,7 +161,10 @@ pub fn update_group(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
 
 pub fn all_groups(broker: &Broker) -> Answer {
     let table = broker.groups.stored();
-    let total = vec![("totalGroupNum", table.subscription_group_table.len().to_string())];
+    let total = vec![(
+        "totalGroupNum",
+        table.subscription_group_table.len().to_string(),
+    )];
     let mut response = Response::with_body(json(&table));
     response.header = ResponseHeader::Fields(total);
     Ok(Outcome::Reply(response))
@@ -151,12 +180,10 @@ pub fn delete_group(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
 }
 
 /// Store time of the newest message of a queue; 0 without one.
-fn last_time(
-    broker_topic: (&str, u32),
-    at: Option<u64>,
-    cx: &Context<'_>,
-) -> Result<u64, Missing> {
-    let (Some(queue), Some(at)) = (cx.store.queue(broker_topic.0, broker_topic.1), at) else { return Ok(0) };
+fn last_time(broker_topic: (&str, u32), at: Option<u64>, cx: &Context<'_>) -> Result<u64, Missing> {
+    let (Some(queue), Some(at)) = (cx.store.queue(broker_topic.0, broker_topic.1), at) else {
+        return Ok(0);
+    };
     match cx.store.last_store_timestamp(queue) {
         Some(time) => Ok(time),
         None => query::store_time(queue, at, cx),
@@ -166,19 +193,35 @@ fn last_time(
 pub fn topic_stats(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Answer {
     let name = command.require_text("topic")?;
     let Some(topic) = broker.topics.get(name) else {
-        return refuse(ResponseCode::TOPIC_NOT_EXIST, format!("topic[{name}] not exist"));
+        return refuse(
+            ResponseCode::TOPIC_NOT_EXIST,
+            format!("topic[{name}] not exist"),
+        );
     };
     let mut rows = Vec::new();
     for queue_id in 0..topic.config.write_queue_nums {
-        let bounds = cx.store.queue(name, queue_id).map(|q| cx.store.bounds(q)).unwrap_or_default();
+        let bounds = cx
+            .store
+            .queue(name, queue_id)
+            .map(|q| cx.store.bounds(q))
+            .unwrap_or_default();
         let newest = (bounds.max > bounds.min).then(|| bounds.max.0 - 1);
         let last_update_ms = match last_time((name, queue_id), newest, cx) {
             Ok(time) => time,
             Err(missing) => return Ok(Outcome::Read(smallvec![missing])),
         };
-        rows.push(QueueStats { queue_id, min_offset: bounds.min.0, max_offset: bounds.max.0, last_update_ms });
+        rows.push(QueueStats {
+            queue_id,
+            min_offset: bounds.min.0,
+            max_offset: bounds.max.0,
+            last_update_ms,
+        });
     }
-    Ok(Outcome::Reply(Response::with_body(encode_topic_stats(&broker.config.broker_name, name, &rows))))
+    Ok(Outcome::Reply(Response::with_body(encode_topic_stats(
+        &broker.config.broker_name,
+        name,
+        &rows,
+    ))))
 }
 
 /// 208: where a group stands, in the topics that it subscribes to or has committed for.
@@ -186,7 +229,12 @@ pub fn consume_stats(broker: &mut Broker, command: &Command<'_>, cx: &mut Contex
     let group = command.require_text("consumerGroup")?;
     let mut topics: Vec<String> = match command.text("topic").filter(|t| !t.is_empty()) {
         Some(topic) => vec![topic.to_owned()],
-        None => broker.offsets.topics_of(group).into_iter().map(str::to_owned).collect(),
+        None => broker
+            .offsets
+            .topics_of(group)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
     };
     if command.text("topic").is_none_or(str::is_empty) {
         topics.extend(broker.clients.topics_of(group));
@@ -195,18 +243,27 @@ pub fn consume_stats(broker: &mut Broker, command: &Command<'_>, cx: &mut Contex
     topics.dedup();
     let mut rows = Vec::new();
     for topic in topics {
-        let Some(config) = broker.topics.get(&topic).map(|t| t.config.clone()) else { continue };
+        let Some(config) = broker.topics.get(&topic).map(|t| t.config.clone()) else {
+            continue;
+        };
         for queue_id in 0..config.read_queue_nums {
-            let bounds = cx.store.queue(&topic, queue_id).map(|q| cx.store.bounds(q)).unwrap_or_default();
+            let bounds = cx
+                .store
+                .queue(&topic, queue_id)
+                .map(|q| cx.store.bounds(q))
+                .unwrap_or_default();
             let consumer_offset = broker.offsets.get(group, &topic, queue_id).unwrap_or(0);
-            let consumed = consumer_offset.checked_sub(1).filter(|o| *o >= bounds.min.0 && *o < bounds.max.0);
-            let last_timestamp = match consumed.and_then(|o| cx.store.queue(&topic, queue_id).map(|q| (q, o))) {
-                None => 0,
-                Some((queue, offset)) => match query::store_time(queue, offset, cx) {
-                    Ok(time) => time,
-                    Err(missing) => return Ok(Outcome::Read(smallvec![missing])),
-                },
-            };
+            let consumed = consumer_offset
+                .checked_sub(1)
+                .filter(|o| *o >= bounds.min.0 && *o < bounds.max.0);
+            let last_timestamp =
+                match consumed.and_then(|o| cx.store.queue(&topic, queue_id).map(|q| (q, o))) {
+                    None => 0,
+                    Some((queue, offset)) => match query::store_time(queue, offset, cx) {
+                        Ok(time) => time,
+                        Err(missing) => return Ok(Outcome::Read(smallvec![missing])),
+                    },
+                };
             rows.push(ConsumeQueueStats {
                 topic: topic.clone(),
                 queue_id,
@@ -217,5 +274,8 @@ pub fn consume_stats(broker: &mut Broker, command: &Command<'_>, cx: &mut Contex
             });
         }
     }
-    Ok(Outcome::Reply(Response::with_body(encode_consume_stats(&broker.config.broker_name, &rows))))
+    Ok(Outcome::Reply(Response::with_body(encode_consume_stats(
+        &broker.config.broker_name,
+        &rows,
+    ))))
 }

@@ -48,7 +48,10 @@ impl Clients {
     /// The live group and its subscription to the topic; `None` without a heartbeat. No allocation.
     pub fn group(&self, group: &str, topic: &str) -> Option<GroupView> {
         let group = self.consumers.get(group)?;
-        Some(GroupView { broadcasting: group.broadcasting, subscription: group.subscriptions.get(topic).cloned() })
+        Some(GroupView {
+            broadcasting: group.broadcasting,
+            subscription: group.subscriptions.get(topic).cloned(),
+        })
     }
 
     pub fn next_deadline(&self) -> Option<u64> {
@@ -57,24 +60,36 @@ impl Clients {
 
     /// Topics that a live group subscribes to, sorted.
     pub fn topics_of(&self, group: &str) -> Vec<String> {
-        let mut topics: Vec<String> =
-            self.consumers.get(group).into_iter().flat_map(|g| g.subscriptions.keys().map(|t| t.to_string())).collect();
+        let mut topics: Vec<String> = self
+            .consumers
+            .get(group)
+            .into_iter()
+            .flat_map(|g| g.subscriptions.keys().map(|t| t.to_string()))
+            .collect();
         topics.sort();
         topics
     }
 
     /// Puts the member in; true if the group changed for the others.
     fn consumer(&mut self, data: &ConsumerData, client_id: &str, peer: Peer, now_us: u64) -> bool {
-        let group = self.consumers.entry(data.group_name.as_str().into()).or_default();
+        let group = self
+            .consumers
+            .entry(data.group_name.as_str().into())
+            .or_default();
         group.broadcasting = data.message_model == "BROADCASTING";
-        let member = Member { client_id: client_id.to_owned(), heard_us: now_us };
+        let member = Member {
+            client_id: client_id.to_owned(),
+            heard_us: now_us,
+        };
         let joined = group.members.insert(peer.connection, member).is_none();
         joined | group.subscribe(data)
     }
 
     /// Takes the connection out of the group; the rest is to be notified if it was in.
     fn leave(&mut self, group_name: &str, connection: ConnectionId) -> bool {
-        let Some(group) = self.consumers.get_mut(group_name) else { return false };
+        let Some(group) = self.consumers.get_mut(group_name) else {
+            return false;
+        };
         let left = group.members.remove(&connection).is_some();
         if group.members.is_empty() {
             self.consumers.remove(group_name);
@@ -100,7 +115,9 @@ impl ConsumerGroup {
         let mut changed = false;
         for sent in &data.subscription_data_set {
             let known = self.subscriptions.get(sent.topic.as_str());
-            if known.is_some_and(|k| k.version >= sent.sub_version && k.expression == sent.sub_string) {
+            if known
+                .is_some_and(|k| k.version >= sent.sub_version && k.expression == sent.sub_string)
+            {
                 continue;
             }
             changed |= known.is_none();
@@ -115,20 +132,38 @@ impl ConsumerGroup {
                 version: sent.sub_version,
                 filter,
             };
-            self.subscriptions.insert(sent.topic.as_str().into(), Rc::new(subscription));
+            self.subscriptions
+                .insert(sent.topic.as_str().into(), Rc::new(subscription));
         }
         let before = self.subscriptions.len();
-        self.subscriptions.retain(|topic, _| data.subscription_data_set.iter().any(|s| *s.topic == **topic));
+        self.subscriptions.retain(|topic, _| {
+            data.subscription_data_set
+                .iter()
+                .any(|s| *s.topic == **topic)
+        });
         changed | (self.subscriptions.len() != before)
     }
 }
 
 /// Tells all members of a group to balance again; once per group and turn.
 fn notify(broker: &Broker, group_name: &str, cx: &mut Context<'_>) {
-    let wanted = broker.groups.get(group_name).is_none_or(|g| g.notify_consumer_ids_changed);
-    let Some(group) = broker.clients.consumers.get(group_name).filter(|g| wanted && !g.broadcasting) else { return };
+    let wanted = broker
+        .groups
+        .get(group_name)
+        .is_none_or(|g| g.notify_consumer_ids_changed);
+    let Some(group) = broker
+        .clients
+        .consumers
+        .get(group_name)
+        .filter(|g| wanted && !g.broadcasting)
+    else {
+        return;
+    };
     for connection in group.members.keys() {
-        let notification = Notification { connection: *connection, group: group_name.to_owned() };
+        let notification = Notification {
+            connection: *connection,
+            group: group_name.to_owned(),
+        };
         if !cx.effects.notifications.contains(&notification) {
             cx.effects.notifications.push(notification);
         }
@@ -145,20 +180,38 @@ pub fn heartbeat(
         Ok(beat) => beat,
         Err(error) => {
             let remark = format!("heartbeat: {error}");
-            return Ok(Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, remark)));
+            return Ok(Outcome::Reply(Response::error(
+                ResponseCode::SYSTEM_ERROR,
+                remark,
+            )));
         }
     };
     let now_us = cx.now.monotonic_us;
     for producer in beat.producer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
         if check_group(&producer.group_name).is_ok() {
-            let member = Member { client_id: beat.client_id.clone(), heard_us: now_us };
-            broker.clients.producers.entry(producer.group_name.as_str().into()).or_default().insert(peer.connection, member);
+            let member = Member {
+                client_id: beat.client_id.clone(),
+                heard_us: now_us,
+            };
+            broker
+                .clients
+                .producers
+                .entry(producer.group_name.as_str().into())
+                .or_default()
+                .insert(peer.connection, member);
         }
     }
     for data in beat.consumer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
-        let Some(group) = broker.groups.find_or_create(&broker.config, &data.group_name, cx) else { continue };
+        let Some(group) = broker
+            .groups
+            .find_or_create(&broker.config, &data.group_name, cx)
+        else {
+            continue;
+        };
         let retry = format!("{RETRY_PREFIX}{}", data.group_name);
-        broker.topics.ensure_group_topic(&retry, group.retry_queue_nums, cx);
+        broker
+            .topics
+            .ensure_group_topic(&retry, group.retry_queue_nums, cx);
         if broker.clients.consumer(data, &beat.client_id, peer, now_us) {
             notify(broker, &data.group_name, cx);
         }
@@ -192,14 +245,24 @@ pub fn unregister(
 pub fn list_by_group(broker: &mut Broker, command: &Command<'_>) -> Result<Outcome, FieldError> {
     let name = command.require_text("consumerGroup")?;
     let members = broker.clients.consumers.get(name).map(|g| &g.members);
-    let mut ids: Vec<String> = members.into_iter().flatten().map(|(_, m)| m.client_id.clone()).collect();
+    let mut ids: Vec<String> = members
+        .into_iter()
+        .flatten()
+        .map(|(_, m)| m.client_id.clone())
+        .collect();
     ids.sort();
     ids.dedup();
     if ids.is_empty() {
         let remark = format!("no consumer for this group, {name}");
-        return Ok(Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, remark)));
+        return Ok(Outcome::Reply(Response::error(
+            ResponseCode::SYSTEM_ERROR,
+            remark,
+        )));
     }
-    let body = serde_json::to_vec(&ConsumerIds { consumer_id_list: ids }).expect("plain data is JSON");
+    let body = serde_json::to_vec(&ConsumerIds {
+        consumer_id_list: ids,
+    })
+    .expect("plain data is JSON");
     Ok(Outcome::Reply(Response::with_body(body)))
 }
 
@@ -208,14 +271,22 @@ pub fn check_config(command: &Command<'_>) -> Result<Outcome, FieldError> {
     let refuse = |code, remark: String| Ok(Outcome::Reply(Response::error(code, remark)));
     let check: CheckClientConfig = match bodies::decode(command.body) {
         Ok(check) => check,
-        Err(error) => return refuse(ResponseCode::SYSTEM_ERROR, format!("check client config: {error}")),
+        Err(error) => {
+            return refuse(
+                ResponseCode::SYSTEM_ERROR,
+                format!("check client config: {error}"),
+            );
+        }
     };
     let data = &check.subscription_data;
     match Filter::parse(&data.sub_string, &data.expression_type) {
         Ok(_) => Ok(Outcome::Reply(Response::success())),
         Err(error @ super::filter::FilterError::Type(_)) => refuse(
             ResponseCode::SYSTEM_ERROR,
-            format!("The broker does not support consumer to filter message by {}: {error}", data.expression_type),
+            format!(
+                "The broker does not support consumer to filter message by {}: {error}",
+                data.expression_type
+            ),
         ),
         Err(error) => refuse(ResponseCode::SUBSCRIPTION_PARSE_FAILED, error.to_string()),
     }
@@ -240,7 +311,10 @@ pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
     }
     let mut silent = Vec::new();
     for (name, group) in &broker.clients.consumers {
-        let gone = group.members.iter().filter(|(_, m)| m.heard_us + MEMBER_US <= now_us);
+        let gone = group
+            .members
+            .iter()
+            .filter(|(_, m)| m.heard_us + MEMBER_US <= now_us);
         silent.extend(gone.map(|(connection, _)| (name.to_string(), *connection)));
     }
     silent.sort();
@@ -252,7 +326,11 @@ pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
         members.retain(|_, m| m.heard_us + MEMBER_US > now_us);
         !members.is_empty()
     });
-    let consumers = broker.clients.consumers.values().flat_map(|g| g.members.values());
+    let consumers = broker
+        .clients
+        .consumers
+        .values()
+        .flat_map(|g| g.members.values());
     let members = consumers.chain(broker.clients.producers.values().flat_map(BTreeMap::values));
     broker.clients.scan_us = members.map(|m| m.heard_us + MEMBER_US).min();
 }

@@ -41,9 +41,17 @@ impl Filter {
         if text.is_empty() || text == "*" {
             return Ok(Self::All);
         }
-        let tags: Vec<(i64, String)> =
-            text.split("||").map(str::trim).filter(|t| !t.is_empty()).map(|t| (tags_code(t), t.to_owned())).collect();
-        if tags.is_empty() { Err(FilterError::Syntax(expression.to_owned())) } else { Ok(Self::Tags(tags)) }
+        let tags: Vec<(i64, String)> = text
+            .split("||")
+            .map(str::trim)
+            .filter(|t| !t.is_empty())
+            .map(|t| (tags_code(t), t.to_owned()))
+            .collect();
+        if tags.is_empty() {
+            Err(FilterError::Syntax(expression.to_owned()))
+        } else {
+            Ok(Self::Tags(tags))
+        }
     }
 
     /// By the tags code of the consume queue entry: false is certain, true needs [`Filter::matches_record`].
@@ -69,12 +77,24 @@ mod tests {
 
     #[test]
     fn expressions_are_read_as_java_reads_them() {
-        let tags = |list: &[&str]| Ok(Filter::Tags(list.iter().map(|t| (tags_code(t), (*t).to_owned())).collect()));
+        let tags = |list: &[&str]| {
+            Ok(Filter::Tags(
+                list.iter()
+                    .map(|t| (tags_code(t), (*t).to_owned()))
+                    .collect(),
+            ))
+        };
         assert_eq!(Filter::parse("*", "TAG"), Ok(Filter::All));
         assert_eq!(Filter::parse("", ""), Ok(Filter::All));
         assert_eq!(Filter::parse(" A || B ||", "TAG"), tags(&["A", "B"]));
-        assert_eq!(Filter::parse("||", "TAG"), Err(FilterError::Syntax("||".into())));
-        assert_eq!(Filter::parse("a > 1", "SQL92"), Err(FilterError::Type("SQL92".into())));
+        assert_eq!(
+            Filter::parse("||", "TAG"),
+            Err(FilterError::Syntax("||".into()))
+        );
+        assert_eq!(
+            Filter::parse("a > 1", "SQL92"),
+            Err(FilterError::Type("SQL92".into()))
+        );
     }
 
     /// Source: apache/rocketmq PR 72 (ROCKETMQ-134).
@@ -98,8 +118,17 @@ mod tests {
             properties: "TAGS\u{1}BB\u{2}",
             tags_code: tags_code("BB"),
         };
-        message.encode(crate::ids::QueueOffset(0), crate::ids::PhysicalOffset(0), 0, &mut record);
+        message.encode(
+            crate::ids::QueueOffset(0),
+            crate::ids::PhysicalOffset(0),
+            0,
+            &mut record,
+        );
         assert!(!filter.matches_record(&record));
-        assert!(Filter::parse("BB", "TAG").expect("a tag").matches_record(&record));
+        assert!(
+            Filter::parse("BB", "TAG")
+                .expect("a tag")
+                .matches_record(&record)
+        );
     }
 }

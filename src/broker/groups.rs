@@ -34,7 +34,11 @@ impl Groups {
             None => GroupTable::default(),
         };
         let configs = std::mem::take(&mut stored.subscription_group_table);
-        let mut groups = Self { table: NameMap::default(), version: stored.data_version, other: stored };
+        let mut groups = Self {
+            table: NameMap::default(),
+            version: stored.data_version,
+            other: stored,
+        };
         for (name, mut group) in configs {
             // Apache keeps a group with an empty name here at times; it is of no use.
             if check_group(&name).is_ok() {
@@ -44,7 +48,10 @@ impl Groups {
         }
         for name in SYSTEM_GROUPS {
             if !groups.contains(name) {
-                groups.insert(GroupConfig { group_name: name.to_owned(), ..GroupConfig::default() });
+                groups.insert(GroupConfig {
+                    group_name: name.to_owned(),
+                    ..GroupConfig::default()
+                });
             }
         }
         Ok(groups)
@@ -71,21 +78,36 @@ impl Groups {
     }
 
     /// The group, auto-created where that is on or it is a system group.
-    pub fn find_or_create(&mut self, config: &BrokerConfig, name: &str, cx: &mut Context<'_>) -> Option<Rc<Group>> {
+    pub fn find_or_create(
+        &mut self,
+        config: &BrokerConfig,
+        name: &str,
+        cx: &mut Context<'_>,
+    ) -> Option<Rc<Group>> {
         if let Some(group) = self.get(name) {
             return Some(group);
         }
         if !(config.auto_create_groups || is_system_group(name)) || check_group(name).is_err() {
             return None;
         }
-        self.put(GroupConfig { group_name: name.to_owned(), ..GroupConfig::default() }, cx).ok()?;
+        self.put(
+            GroupConfig {
+                group_name: name.to_owned(),
+                ..GroupConfig::default()
+            },
+            cx,
+        )
+        .ok()?;
         self.get(name)
     }
 
     /// Creates or changes a group and persists. **Errors**: too many groups.
     pub fn put(&mut self, config: GroupConfig, cx: &mut Context<'_>) -> Result<(), String> {
         if self.table.len() >= GROUPS_MAX && !self.contains(&config.group_name) {
-            return Err(format!("this shard has {} groups, the limit is {GROUPS_MAX}", self.table.len()));
+            return Err(format!(
+                "this shard has {} groups, the limit is {GROUPS_MAX}",
+                self.table.len()
+            ));
         }
         self.insert(config);
         self.changed(cx);
@@ -108,7 +130,11 @@ impl Groups {
     pub fn stored(&self) -> GroupTable {
         let mut table = self.other.clone();
         table.data_version = self.version;
-        table.subscription_group_table = self.table.iter().map(|(n, (_, c))| (n.to_string(), c.clone())).collect();
+        table.subscription_group_table = self
+            .table
+            .iter()
+            .map(|(n, (_, c))| (n.to_string(), c.clone()))
+            .collect();
         table
     }
 }

@@ -6,7 +6,12 @@ use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
 
 /// Runs one request. A response frame of a client asks for nothing.
-pub fn handle(broker: &mut Broker, command: &Command<'_>, peer: Peer, cx: &mut Context<'_>) -> Outcome {
+pub fn handle(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    peer: Peer,
+    cx: &mut Context<'_>,
+) -> Outcome {
     if command.is_response() {
         return Outcome::Nothing;
     }
@@ -14,7 +19,9 @@ pub fn handle(broker: &mut Broker, command: &Command<'_>, peer: Peer, cx: &mut C
         Code::SEND_MESSAGE | Code::SEND_MESSAGE_V2 | Code::SEND_BATCH_MESSAGE => {
             return send::handle(broker, command, peer, cx);
         }
-        Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => return pull::handle(broker, command, peer, cx),
+        Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
+            return pull::handle(broker, command, peer, cx);
+        }
         Code::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
         Code::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),
         Code::SEARCH_OFFSET_BY_TIMESTAMP => query::search_offset(broker, command, cx),
@@ -40,10 +47,16 @@ pub fn handle(broker: &mut Broker, command: &Command<'_>, peer: Peer, cx: &mut C
             cx.counters.requests_unsupported += 1;
             let name = code.name().map(|n| format!(" ({n})")).unwrap_or_default();
             let remark = format!(" request type {}{name} not supported", code.0);
-            Ok(Outcome::Reply(Response::error(ResponseCode::REQUEST_CODE_NOT_SUPPORTED, remark)))
+            Ok(Outcome::Reply(Response::error(
+                ResponseCode::REQUEST_CODE_NOT_SUPPORTED,
+                remark,
+            )))
         }
     };
     outcome.unwrap_or_else(|error: FieldError| {
-        Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, error.to_string()))
+        Outcome::Reply(Response::error(
+            ResponseCode::SYSTEM_ERROR,
+            error.to_string(),
+        ))
     })
 }

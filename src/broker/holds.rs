@@ -37,11 +37,19 @@ impl Holds {
     }
 
     /// Parks a pull. `Err` gives it back at the limit: answer 19 at once.
-    pub fn park(&mut self, request: PullRequest, counters: &mut Counters) -> Result<(), Box<PullRequest>> {
+    pub fn park(
+        &mut self,
+        request: PullRequest,
+        counters: &mut Counters,
+    ) -> Result<(), Box<PullRequest>> {
         if self.entries.len() >= HOLDS_MAX {
             return Err(Box::new(request));
         }
-        let (queue, connection, deadline) = (request.queue.index(), request.connection, request.deadline_us);
+        let (queue, connection, deadline) = (
+            request.queue.index(),
+            request.connection,
+            request.deadline_us,
+        );
         let key = self.entries.insert(request) as u32;
         if self.by_queue.len() <= queue {
             self.by_queue.resize_with(queue + 1, Vec::new);
@@ -76,7 +84,11 @@ impl Holds {
     }
 
     fn take_due(&mut self, now_us: u64, counters: &mut Counters) -> Option<PullRequest> {
-        let (_, key) = self.by_deadline.first().copied().filter(|(deadline, _)| *deadline <= now_us)?;
+        let (_, key) = self
+            .by_deadline
+            .first()
+            .copied()
+            .filter(|(deadline, _)| *deadline <= now_us)?;
         Some(self.remove(key, counters))
     }
 
@@ -87,15 +99,28 @@ impl Holds {
 
     /// All holds of a queue, no longer held.
     pub fn take_queue(&mut self, queue: QueueIndex, counters: &mut Counters) -> Vec<PullRequest> {
-        let keys = self.by_queue.get_mut(queue.index()).map(std::mem::take).unwrap_or_default();
-        keys.into_iter().map(|key| self.remove(key, counters)).collect()
+        let keys = self
+            .by_queue
+            .get_mut(queue.index())
+            .map(std::mem::take)
+            .unwrap_or_default();
+        keys.into_iter()
+            .map(|key| self.remove(key, counters))
+            .collect()
     }
 }
 
 /// Evaluates the holds of the queue: a match is answered; where the filter wants none of the new messages, the hold
 /// stays parked with its cursor behind them.
 pub fn on_arrival(broker: &mut Broker, arrival: Arrival, cx: &mut Context<'_>) {
-    let Some(keys) = broker.holds.by_queue.get(arrival.queue.index()).filter(|keys| !keys.is_empty()) else { return };
+    let Some(keys) = broker
+        .holds
+        .by_queue
+        .get(arrival.queue.index())
+        .filter(|keys| !keys.is_empty())
+    else {
+        return;
+    };
     let mut waking = std::mem::take(&mut broker.holds.waking);
     waking.extend_from_slice(keys);
     for key in waking.drain(..) {
@@ -118,7 +143,12 @@ pub fn on_arrival(broker: &mut Broker, arrival: Arrival, cx: &mut Context<'_>) {
 }
 
 fn addressed(request: &PullRequest, response: Response) -> Addressed {
-    Addressed { connection: request.connection, opaque: request.opaque, encoding: request.encoding, response }
+    Addressed {
+        connection: request.connection,
+        opaque: request.opaque,
+        encoding: request.encoding,
+        response,
+    }
 }
 
 /// Answers what is due: 19, with the cursor as the next offset, so that a consumer of a rare tag neither lags nor
@@ -141,7 +171,12 @@ fn answer_now(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_
     request.suspend = false;
     let (connection, opaque, encoding) = (request.connection, request.opaque, request.encoding);
     match pull::resume(broker, request.clone(), cx) {
-        Outcome::Reply(response) => cx.effects.replies.push(Addressed { connection, opaque, encoding, response }),
+        Outcome::Reply(response) => cx.effects.replies.push(Addressed {
+            connection,
+            opaque,
+            encoding,
+            response,
+        }),
         Outcome::Read(missing) => cx.effects.reads.push((request, missing)),
         other => panic!("a hold ended in {other:?}"),
     }

@@ -52,7 +52,6 @@ pub struct BrokerConfig {
     pub lite_pull_enable: bool,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
-    pub reject_transactions: bool,
 }
 
 /// Who asks.

@@ -21,11 +21,18 @@ pub struct ConsumerOffsets {
 
 impl ConsumerOffsets {
     pub fn load(file: Option<&[u8]>, persist_ms: u64) -> Result<Self, String> {
-        let mut offsets = Self { persist_ms, ..Self::default() };
-        let Some(bytes) = file else { return Ok(offsets) };
+        let mut offsets = Self {
+            persist_ms,
+            ..Self::default()
+        };
+        let Some(bytes) = file else {
+            return Ok(offsets);
+        };
         let table: OffsetTable = bodies::decode(bytes).map_err(|e| format!("{FILE}: {e}"))?;
         for (key, queues) in table.offset_table {
-            let Some((topic, group)) = key.split_once('@') else { continue };
+            let Some((topic, group)) = key.split_once('@') else {
+                continue;
+            };
             for (queue_id, offset) in queues {
                 offsets.set(group, topic, queue_id, offset.max(0) as u64);
             }
@@ -34,7 +41,12 @@ impl ConsumerOffsets {
     }
 
     pub fn get(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
-        self.groups.get(group)?.get(topic)?.get(queue_id as usize).copied().flatten()
+        self.groups
+            .get(group)?
+            .get(topic)?
+            .get(queue_id as usize)
+            .copied()
+            .flatten()
     }
 
     fn set(&mut self, group: &str, topic: &str, queue_id: u32, offset: u64) {
@@ -44,11 +56,15 @@ impl ConsumerOffsets {
         if !self.groups.contains_key(group) {
             self.groups.insert(group.into(), NameMap::default());
         }
-        let Some(topics) = self.groups.get_mut(group) else { return };
+        let Some(topics) = self.groups.get_mut(group) else {
+            return;
+        };
         if !topics.contains_key(topic) {
             topics.insert(topic.into(), Vec::new());
         }
-        let Some(queues) = topics.get_mut(topic) else { return };
+        let Some(queues) = topics.get_mut(topic) else {
+            return;
+        };
         let place = queue_id as usize;
         if queues.len() <= place {
             queues.resize(place + 1, None);
@@ -64,7 +80,13 @@ impl ConsumerOffsets {
 
     /// Topics that a group has committed for, sorted.
     pub fn topics_of(&self, group: &str) -> Vec<&str> {
-        let mut topics: Vec<&str> = self.groups.get(group).into_iter().flatten().map(|(t, _)| &**t).collect();
+        let mut topics: Vec<&str> = self
+            .groups
+            .get(group)
+            .into_iter()
+            .flatten()
+            .map(|(t, _)| &**t)
+            .collect();
         topics.sort_unstable();
         topics
     }
@@ -105,8 +127,10 @@ impl ConsumerOffsets {
         let mut table = OffsetTable::default();
         for (group, topics) in &self.groups {
             for (topic, queues) in topics {
-                let row: BTreeMap<u32, i64> =
-                    (0..).zip(queues).filter_map(|(id, o)| o.map(|o| (id, o as i64))).collect();
+                let row: BTreeMap<u32, i64> = (0..)
+                    .zip(queues)
+                    .filter_map(|(id, o)| o.map(|o| (id, o as i64)))
+                    .collect();
                 table.offset_table.insert(format!("{topic}@{group}"), row);
             }
         }
@@ -116,10 +140,18 @@ impl ConsumerOffsets {
 
 /// 14. Without an offset: 0 for a young queue whose first message is still in memory, unless the client says not to;
 /// else 22, on which clients go by `consumeFromWhere`. Source: apache/rocketmq `ConsumerManageProcessor`.
-pub fn query(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Result<Outcome, FieldError> {
-    let (group, topic) = (command.require_text("consumerGroup")?, command.require_text("topic")?);
+pub fn query(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    cx: &mut Context<'_>,
+) -> Result<Outcome, FieldError> {
+    let (group, topic) = (
+        command.require_text("consumerGroup")?,
+        command.require_text("topic")?,
+    );
     let queue_id = command.require_i32("queueId")?;
-    let found = |offset: u64| Outcome::Reply(Response::with_header(ResponseHeader::Offset(offset as i64)));
+    let found =
+        |offset: u64| Outcome::Reply(Response::with_header(ResponseHeader::Offset(offset as i64)));
     let id = u32::try_from(queue_id).ok();
     if let Some(offset) = id.and_then(|id| broker.offsets.get(group, topic, id)) {
         return Ok(found(offset));
@@ -129,12 +161,17 @@ pub fn query(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -
         return Ok(found(0));
     }
     let remark = format!("Not found, maybe this is a new consumer group: {group}");
-    Ok(Outcome::Reply(Response::error(ResponseCode::QUERY_NOT_FOUND, remark)))
+    Ok(Outcome::Reply(Response::error(
+        ResponseCode::QUERY_NOT_FOUND,
+        remark,
+    )))
 }
 
 /// Starts at 0, and its first message (if any) has not left memory.
 fn is_young(topic: &str, queue_id: u32, cx: &Context<'_>) -> bool {
-    let Some(queue) = cx.store.queue(topic, queue_id) else { return true };
+    let Some(queue) = cx.store.queue(topic, queue_id) else {
+        return true;
+    };
     let bounds = cx.store.bounds(queue);
     if bounds.min.0 > 0 {
         return false;
@@ -148,27 +185,52 @@ fn is_young(topic: &str, queue_id: u32, cx: &Context<'_>) -> bool {
 }
 
 /// 15.
-pub fn update(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Result<Outcome, FieldError> {
-    let (group, topic) = (command.require_text("consumerGroup")?, command.require_text("topic")?);
-    let (queue_id, offset) = (command.require_i32("queueId")?, command.require_i64("commitOffset")?);
+pub fn update(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    cx: &mut Context<'_>,
+) -> Result<Outcome, FieldError> {
+    let (group, topic) = (
+        command.require_text("consumerGroup")?,
+        command.require_text("topic")?,
+    );
+    let (queue_id, offset) = (
+        command.require_i32("queueId")?,
+        command.require_i64("commitOffset")?,
+    );
     let refuse = |code, remark: String| Ok(Outcome::Reply(Response::error(code, remark)));
     if !broker.groups.contains(group) {
-        return refuse(ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST, format!("Group {group} not exist!"));
+        return refuse(
+            ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST,
+            format!("Group {group} not exist!"),
+        );
     }
     if broker.topics.get(topic).is_none() {
-        return refuse(ResponseCode::TOPIC_NOT_EXIST, format!("Topic {topic} not exist!"));
+        return refuse(
+            ResponseCode::TOPIC_NOT_EXIST,
+            format!("Topic {topic} not exist!"),
+        );
     }
     match (u32::try_from(queue_id), u64::try_from(offset)) {
         (Ok(id), Ok(offset)) if id < TOPIC_QUEUES_MAX => {
-            broker.offsets.commit(group, topic, id, offset, cx.now.monotonic_us);
+            broker
+                .offsets
+                .commit(group, topic, id, offset, cx.now.monotonic_us);
             Ok(Outcome::Reply(Response::success()))
         }
-        _ => refuse(ResponseCode::INVALID_PARAMETER, format!("queueId {queue_id} or offset {offset} is out of range")),
+        _ => refuse(
+            ResponseCode::INVALID_PARAMETER,
+            format!("queueId {queue_id} or offset {offset} is out of range"),
+        ),
     }
 }
 
 pub fn persist_if_due(broker: &mut Broker, cx: &mut Context<'_>) {
-    if broker.offsets.due_us.is_some_and(|at| at <= cx.now.monotonic_us) {
+    if broker
+        .offsets
+        .due_us
+        .is_some_and(|at| at <= cx.now.monotonic_us)
+    {
         persist_now(broker, cx);
     }
 }
@@ -176,6 +238,8 @@ pub fn persist_if_due(broker: &mut Broker, cx: &mut Context<'_>) {
 /// Writes the offsets if any changed.
 pub fn persist_now(broker: &mut Broker, cx: &mut Context<'_>) {
     if broker.offsets.due_us.take().is_some() {
-        cx.effects.files.push((FILE, broker.offsets.encode().into()));
+        cx.effects
+            .files
+            .push((FILE, broker.offsets.encode().into()));
     }
 }

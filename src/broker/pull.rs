@@ -7,7 +7,9 @@ use crate::ids::{ConnectionId, QueueIndex, QueueOffset};
 use crate::limits::{HOLD_MS_MAX, PULL_BYTES_MAX, PULL_ENTRIES_EXAMINED_MAX, PULL_MESSAGES_MAX};
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
-use crate::protocol::headers::{PULL_FLAG_COMMIT_OFFSET, PULL_FLAG_SUBSCRIPTION, PULL_FLAG_SUSPEND, PullHeader};
+use crate::protocol::headers::{
+    PULL_FLAG_COMMIT_OFFSET, PULL_FLAG_SUBSCRIPTION, PULL_FLAG_SUSPEND, PullHeader,
+};
 use crate::protocol::response::{Body, PullResponseHeader, Response, ResponseHeader};
 use crate::storage::{Missing, QueueBounds};
 use bytes::Bytes;
@@ -50,24 +52,45 @@ pub enum Woken {
 
 /// What one pass over the entries found.
 enum Scan {
-    Found { segments: SmallVec<[Bytes; 4]>, bytes: usize, next: u64 },
-    NoneMatched { next: u64 },
+    Found {
+        segments: SmallVec<[Bytes; 4]>,
+        bytes: usize,
+        next: u64,
+    },
+    NoneMatched {
+        next: u64,
+    },
     Missing(SmallVec<[Missing; 4]>),
 }
 
 type Refusal = (ResponseCode, String);
 
-pub fn handle(broker: &mut Broker, command: &Command<'_>, peer: Peer, cx: &mut Context<'_>) -> Outcome {
+pub fn handle(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    peer: Peer,
+    cx: &mut Context<'_>,
+) -> Outcome {
     let header = match PullHeader::decode(command) {
         Ok(header) => header,
-        Err(error) => return Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, error.to_string())),
+        Err(error) => {
+            return Outcome::Reply(Response::error(
+                ResponseCode::SYSTEM_ERROR,
+                error.to_string(),
+            ));
+        }
     };
     match check(broker, command, &header, peer, cx) {
         Ok(request) => {
-            if cx.first_run && header.sys_flag & PULL_FLAG_COMMIT_OFFSET != 0 && header.commit_offset >= 0 {
+            if cx.first_run
+                && header.sys_flag & PULL_FLAG_COMMIT_OFFSET != 0
+                && header.commit_offset >= 0
+            {
                 let offset = header.commit_offset as u64;
                 let (group, topic, id) = (header.consumer_group, header.topic, request.queue_id);
-                broker.offsets.commit(group, topic, id, offset, cx.now.monotonic_us);
+                broker
+                    .offsets
+                    .commit(group, topic, id, offset, cx.now.monotonic_us);
             }
             resume(broker, request, cx)
         }
@@ -84,21 +107,39 @@ fn check(
 ) -> Result<PullRequest, Refusal> {
     let config = &broker.config;
     if config.permission & PERM_READ == 0 {
-        let remark = format!("the broker[{}] pulling message is forbidden", config.address);
+        let remark = format!(
+            "the broker[{}] pulling message is forbidden",
+            config.address
+        );
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
     if command.code == RequestCode::LITE_PULL_MESSAGE.0 && !config.lite_pull_enable {
-        return Err((ResponseCode::NO_PERMISSION, "lite pull is off (litePullMessageEnable)".to_owned()));
+        return Err((
+            ResponseCode::NO_PERMISSION,
+            "lite pull is off (litePullMessageEnable)".to_owned(),
+        ));
     }
     let name = header.consumer_group;
-    let group = broker.groups.find_or_create(&broker.config, name, cx).ok_or_else(|| {
-        (ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST, format!("subscription group [{name}] does not exist"))
-    })?;
+    let group = broker
+        .groups
+        .find_or_create(&broker.config, name, cx)
+        .ok_or_else(|| {
+            (
+                ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST,
+                format!("subscription group [{name}] does not exist"),
+            )
+        })?;
     if !group.consume_enable {
-        return Err((ResponseCode::NO_PERMISSION, format!("subscription group no permission, {name}")));
+        return Err((
+            ResponseCode::NO_PERMISSION,
+            format!("subscription group no permission, {name}"),
+        ));
     }
     let topic = broker.topics.get(header.topic).ok_or_else(|| {
-        (ResponseCode::TOPIC_NOT_EXIST, format!("topic[{}] not exist, apply first please!", header.topic))
+        (
+            ResponseCode::TOPIC_NOT_EXIST,
+            format!("topic[{}] not exist, apply first please!", header.topic),
+        )
     })?;
     if topic.config.perm & PERM_READ == 0 {
         let remark = format!("the topic[{}] pulling message is forbidden", header.topic);
@@ -114,11 +155,22 @@ fn check(
         (ResponseCode::INVALID_PARAMETER, remark)
     })?;
     let subscription = subscription(broker, header, group.consume_broadcast_enable)?;
-    let queue = broker.topics.queue(header.topic, queue_id, cx.store).ok_or_else(|| {
-        (ResponseCode::SYSTEM_ERROR, format!("queue {queue_id} of topic[{}] can't be opened", header.topic))
-    })?;
+    let queue = broker
+        .topics
+        .queue(header.topic, queue_id, cx.store)
+        .ok_or_else(|| {
+            (
+                ResponseCode::SYSTEM_ERROR,
+                format!(
+                    "queue {queue_id} of topic[{}] can't be opened",
+                    header.topic
+                ),
+            )
+        })?;
     let hold_ms = if broker.config.long_polling {
-        u64::try_from(header.suspend_timeout_millis).unwrap_or(0).min(HOLD_MS_MAX)
+        u64::try_from(header.suspend_timeout_millis)
+            .unwrap_or(0)
+            .min(HOLD_MS_MAX)
     } else {
         broker.config.short_polling_ms
     };
@@ -146,22 +198,43 @@ fn subscription(
 ) -> Result<Rc<Subscription>, Refusal> {
     if header.sys_flag & PULL_FLAG_SUBSCRIPTION != 0 {
         let expression = header.subscription.unwrap_or("*");
-        return broker.subscriptions.get(header.topic, expression, header.expression_type).map_err(|error| {
-            (ResponseCode::SUBSCRIPTION_PARSE_FAILED, format!("parse the consumer's subscription failed: {error}"))
-        });
+        return broker
+            .subscriptions
+            .get(header.topic, expression, header.expression_type)
+            .map_err(|error| {
+                (
+                    ResponseCode::SUBSCRIPTION_PARSE_FAILED,
+                    format!("parse the consumer's subscription failed: {error}"),
+                )
+            });
     }
-    let view = broker.clients.group(header.consumer_group, header.topic).ok_or_else(|| {
-        (ResponseCode::SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist".to_owned())
-    })?;
+    let view = broker
+        .clients
+        .group(header.consumer_group, header.topic)
+        .ok_or_else(|| {
+            (
+                ResponseCode::SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist".to_owned(),
+            )
+        })?;
     if view.broadcasting && !broadcast_enabled {
-        let remark = format!("the consumer group[{}] can not consume by broadcast way", header.consumer_group);
+        let remark = format!(
+            "the consumer group[{}] can not consume by broadcast way",
+            header.consumer_group
+        );
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
     let subscription = view.subscription.ok_or_else(|| {
-        (ResponseCode::SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist".to_owned())
+        (
+            ResponseCode::SUBSCRIPTION_NOT_EXIST,
+            "the consumer's subscription not exist".to_owned(),
+        )
     })?;
     if subscription.version < header.sub_version {
-        return Err((ResponseCode::SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest".to_owned()));
+        return Err((
+            ResponseCode::SUBSCRIPTION_NOT_LATEST,
+            "the consumer's subscription not latest".to_owned(),
+        ));
     }
     Ok(subscription)
 }
@@ -183,11 +256,20 @@ pub fn resume(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_
     }
     if request.cursor.0 < bounds.max.0 {
         match scan(&request, bounds, cx) {
-            Scan::Found { segments, bytes, next } => return Outcome::Reply(found(segments, bytes, next, bounds, cx)),
+            Scan::Found {
+                segments,
+                bytes,
+                next,
+            } => return Outcome::Reply(found(segments, bytes, next, bounds, cx)),
             Scan::Missing(missing) => return Outcome::Read(missing),
             // Nothing of what is there matches: the hold goes on from the end; without one the client asks again.
             Scan::NoneMatched { next } if next < bounds.max.0 || !request.suspend => {
-                let response = answer(ResponseCode::PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next as i64, bounds);
+                let response = answer(
+                    ResponseCode::PULL_RETRY_IMMEDIATELY,
+                    "NO_MATCHED_MESSAGE",
+                    next as i64,
+                    bounds,
+                );
                 return Outcome::Reply(response);
             }
             Scan::NoneMatched { next } => request.cursor = QueueOffset(next),
@@ -205,16 +287,33 @@ pub fn resume(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_
 
 /// 19: the queue's end. A cursor beyond what was asked for goes back to the client, which takes it for every code.
 fn not_found(request: &PullRequest, bounds: QueueBounds) -> Response {
-    let remark = if bounds.max.0 == 0 { "NO_MESSAGE_IN_QUEUE" } else { "OFFSET_OVERFLOW_ONE" };
-    answer(ResponseCode::PULL_NOT_FOUND, remark, request.cursor.0 as i64, bounds)
+    let remark = if bounds.max.0 == 0 {
+        "NO_MESSAGE_IN_QUEUE"
+    } else {
+        "OFFSET_OVERFLOW_ONE"
+    };
+    answer(
+        ResponseCode::PULL_NOT_FOUND,
+        remark,
+        request.cursor.0 as i64,
+        bounds,
+    )
 }
 
 /// A held pull, with new messages in its queue.
-pub fn evaluate_held(_config: &BrokerConfig, request: &mut PullRequest, cx: &mut Context<'_>) -> Woken {
+pub fn evaluate_held(
+    _config: &BrokerConfig,
+    request: &mut PullRequest,
+    cx: &mut Context<'_>,
+) -> Woken {
     let bounds = cx.store.bounds(request.queue);
     while request.cursor.0 < bounds.max.0 {
         match scan(request, bounds, cx) {
-            Scan::Found { segments, bytes, next } => return Woken::Answer(found(segments, bytes, next, bounds, cx)),
+            Scan::Found {
+                segments,
+                bytes,
+                next,
+            } => return Woken::Answer(found(segments, bytes, next, bounds, cx)),
             Scan::Missing(missing) => return Woken::Read(missing),
             Scan::NoneMatched { next } => {
                 assert!(next > request.cursor.0, "a scan at {next} makes progress");
@@ -293,24 +392,47 @@ fn scan(request: &PullRequest, bounds: QueueBounds, cx: &Context<'_>) -> Scan {
         }
         next += 1;
     }
-    if segments.is_empty() { Scan::NoneMatched { next } } else { Scan::Found { segments, bytes, next } }
+    if segments.is_empty() {
+        Scan::NoneMatched { next }
+    } else {
+        Scan::Found {
+            segments,
+            bytes,
+            next,
+        }
+    }
 }
 
 /// The next records that the filter may want, for one round of reads.
-fn cold_records(request: &PullRequest, from: u64, to: u64, filter: &Filter, cx: &Context<'_>) -> SmallVec<[Missing; 4]> {
+fn cold_records(
+    request: &PullRequest,
+    from: u64,
+    to: u64,
+    filter: &Filter,
+    cx: &Context<'_>,
+) -> SmallVec<[Missing; 4]> {
     let mut missing = SmallVec::new();
     let mut bytes = 0;
     for offset in from..to {
-        let Ok(entry) = cx.store.entry(request.queue, QueueOffset(offset), cx.fetched) else { break };
+        let Ok(entry) = cx
+            .store
+            .entry(request.queue, QueueOffset(offset), cx.fetched)
+        else {
+            break;
+        };
         if !filter.may_match(entry.tags_code) {
             continue;
         }
         bytes += entry.bytes;
-        let enough = missing.len() >= COLD_MESSAGES.min(request.messages_max as usize) || bytes > COLD_BYTES;
+        let enough =
+            missing.len() >= COLD_MESSAGES.min(request.messages_max as usize) || bytes > COLD_BYTES;
         if !missing.is_empty() && enough {
             break;
         }
-        missing.push(Missing::Log { at: entry.at, bytes: entry.bytes });
+        missing.push(Missing::Log {
+            at: entry.at,
+            bytes: entry.bytes,
+        });
     }
     missing
 }

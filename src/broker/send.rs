@@ -30,7 +30,12 @@ pub struct SendScratch {
 
 type Refusal = (ResponseCode, String);
 
-pub fn handle(broker: &mut Broker, command: &Command<'_>, peer: Peer, cx: &mut Context<'_>) -> Outcome {
+pub fn handle(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    peer: Peer,
+    cx: &mut Context<'_>,
+) -> Outcome {
     match send(broker, command, peer, cx) {
         Ok(ack) => Outcome::Append(ack),
         Err((code, remark)) => {
@@ -46,7 +51,8 @@ fn send(
     peer: Peer,
     cx: &mut Context<'_>,
 ) -> Result<Acknowledgement, Refusal> {
-    let header = SendHeader::decode(command).map_err(|e| (ResponseCode::SYSTEM_ERROR, e.to_string()))?;
+    let header =
+        SendHeader::decode(command).map_err(|e| (ResponseCode::SYSTEM_ERROR, e.to_string()))?;
     let batch = command.code == RequestCode::SEND_BATCH_MESSAGE.0;
     check_request(broker, &header, command.body, batch)?;
     let (queue, queue_id) = queue_for(broker, &header, cx)?;
@@ -55,34 +61,71 @@ fn send(
     }
     let scratch = &mut broker.scratch;
     let mut text = std::mem::take(&mut scratch.properties);
-    store_properties(&broker.config, header.properties, &mut text, &mut scratch.next_id, cx);
-    let result = append_one(broker, &header, command.body, &text, (queue, queue_id), peer, cx);
+    store_properties(
+        &broker.config,
+        header.properties,
+        &mut text,
+        &mut scratch.next_id,
+        cx,
+    );
+    let result = append_one(
+        broker,
+        &header,
+        command.body,
+        &text,
+        (queue, queue_id),
+        peer,
+        cx,
+    );
     broker.scratch.properties = text;
     result
 }
 
-fn check_request(broker: &Broker, header: &SendHeader<'_>, body: &[u8], batch: bool) -> Result<(), Refusal> {
+fn check_request(
+    broker: &Broker,
+    header: &SendHeader<'_>,
+    body: &[u8],
+    batch: bool,
+) -> Result<(), Refusal> {
     let config = &broker.config;
     let refuse = |code, remark: String| Err((code, remark));
     if config.permission & PERM_WRITE == 0 {
-        return refuse(ResponseCode::NO_PERMISSION, format!("the broker[{}] sending message is forbidden", config.address));
+        return refuse(
+            ResponseCode::NO_PERMISSION,
+            format!(
+                "the broker[{}] sending message is forbidden",
+                config.address
+            ),
+        );
     }
     if let Err(error) = check_topic(header.topic) {
         return refuse(ResponseCode::INVALID_PARAMETER, error.to_string());
     }
     if is_send_refused(header.topic) {
-        return refuse(ResponseCode::NO_PERMISSION, format!("Sending message to topic[{}] is forbidden.", header.topic));
+        return refuse(
+            ResponseCode::NO_PERMISSION,
+            format!("Sending message to topic[{}] is forbidden.", header.topic),
+        );
     }
     let max = config.message_bytes_max as usize;
     if body.len() > max {
-        let remark = format!("the body has {} bytes, the limit is {max} (maxMessageSize)", body.len());
+        let remark = format!(
+            "the body has {} bytes, the limit is {max} (maxMessageSize)",
+            body.len()
+        );
         return refuse(ResponseCode::MESSAGE_ILLEGAL, remark);
     }
     if batch && is_retry_or_dlq(header.topic) {
-        return refuse(ResponseCode::MESSAGE_ILLEGAL, "a batch can't go to a retry topic".to_owned());
+        return refuse(
+            ResponseCode::MESSAGE_ILLEGAL,
+            "a batch can't go to a retry topic".to_owned(),
+        );
     }
     if batch && header.topic.len() > TOPIC_BYTES_MAX {
-        return refuse(ResponseCode::MESSAGE_ILLEGAL, "the topic of a batch is too long".to_owned());
+        return refuse(
+            ResponseCode::MESSAGE_ILLEGAL,
+            "the topic of a batch is too long".to_owned(),
+        );
     }
     check_kind(header)
 }
@@ -90,13 +133,26 @@ fn check_request(broker: &Broker, header: &SendHeader<'_>, body: &[u8], batch: b
 /// What this version can't deliver is refused, not stored as something else.
 fn check_kind(header: &SendHeader<'_>) -> Result<(), Refusal> {
     let half = header.sys_flag & sys_flag::TRANSACTION_MASK != 0
-        || properties::get(header.properties, "TRAN_MSG").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        || properties::get(header.properties, "TRAN_MSG")
+            .is_some_and(|v| v.eq_ignore_ascii_case("true"));
     if half {
         let remark = "this version does not take transactional messages".to_owned();
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
-    let positive = |key| properties::get(header.properties, key).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v > 0);
-    if let Some(key) = ["DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"].into_iter().find(|k| positive(k)) {
+    let positive = |key| {
+        properties::get(header.properties, key)
+            .and_then(|v| v.parse::<i64>().ok())
+            .is_some_and(|v| v > 0)
+    };
+    if let Some(key) = [
+        "DELAY",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC",
+    ]
+    .into_iter()
+    .find(|k| positive(k))
+    {
         let remark = format!("this version does not deliver delayed messages (property {key})");
         return Err((ResponseCode::MESSAGE_ILLEGAL, remark));
     }
@@ -124,7 +180,10 @@ fn queue_for(
     let queue_id = match u32::try_from(header.queue_id) {
         Ok(id) if id < read.max(write) => id,
         Ok(id) => {
-            let remark = format!("request queueId[{id}] is illegal, topic[{}] has {write} write queues", header.topic);
+            let remark = format!(
+                "request queueId[{id}] is illegal, topic[{}] has {write} write queues",
+                header.topic
+            );
             return Err((ResponseCode::INVALID_PARAMETER, remark));
         }
         Err(_) => {
@@ -133,7 +192,15 @@ fn queue_for(
         }
     };
     let queue = broker.topics.queue(header.topic, queue_id, cx.store);
-    let missing = || (ResponseCode::SYSTEM_ERROR, format!("queue {queue_id} of topic[{}] can't be opened", header.topic));
+    let missing = || {
+        (
+            ResponseCode::SYSTEM_ERROR,
+            format!(
+                "queue {queue_id} of topic[{}] can't be opened",
+                header.topic
+            ),
+        )
+    };
     Ok((queue.ok_or_else(missing)?, queue_id))
 }
 
@@ -153,7 +220,11 @@ fn store_properties(
     }
     properties::append(out, "CLUSTER", &config.cluster_name);
     properties::append(out, "MSG_REGION", &config.region);
-    properties::append(out, "TRACE_ON", if config.trace_on { "true" } else { "false" });
+    properties::append(
+        out,
+        "TRACE_ON",
+        if config.trace_on { "true" } else { "false" },
+    );
 }
 
 /// A client id for a message that came without one: address, port, time, counter.
@@ -170,7 +241,10 @@ fn check_properties(text: &str) -> Result<(), Refusal> {
     if text.len() <= PROPERTIES_BYTES_MAX {
         return Ok(());
     }
-    let remark = format!("the properties have {} bytes with those of the broker, the limit is {PROPERTIES_BYTES_MAX}", text.len());
+    let remark = format!(
+        "the properties have {} bytes with those of the broker, the limit is {PROPERTIES_BYTES_MAX}",
+        text.len()
+    );
     Err((ResponseCode::MESSAGE_ILLEGAL, remark))
 }
 
@@ -201,7 +275,9 @@ fn message<'a>(
 fn refused(error: AppendError) -> Refusal {
     let code = match &error {
         AppendError::Busy { .. } => ResponseCode::SYSTEM_BUSY,
-        AppendError::ReadOnly(_) | AppendError::DiskFull(_) | AppendError::Stopping => ResponseCode::SERVICE_NOT_AVAILABLE,
+        AppendError::ReadOnly(_) | AppendError::DiskFull(_) | AppendError::Stopping => {
+            ResponseCode::SERVICE_NOT_AVAILABLE
+        }
         AppendError::TooLong { .. } => ResponseCode::MESSAGE_ILLEGAL,
     };
     (code, error.to_string())
@@ -221,7 +297,8 @@ fn append_one(
     let appended = cx.store.append(queue, &message, cx.now).map_err(refused)?;
     cx.counters.messages_in += 1;
     cx.counters.message_bytes_in += body.len() as u64;
-    let transaction_id = properties::get(text, "UNIQ_KEY").and_then(|id| ArrayString::from(id).ok());
+    let transaction_id =
+        properties::get(text, "UNIQ_KEY").and_then(|id| ArrayString::from(id).ok());
     let id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
         end: appended.end,
@@ -252,12 +329,25 @@ fn append_batch(
     let mut texts = Vec::new();
     let mut records = Vec::new();
     for record in batch_records(body) {
-        let record = record.map_err(|e| illegal(format!("record {} of the batch is broken: {e}", records.len())))?;
+        let record = record.map_err(|e| {
+            illegal(format!(
+                "record {} of the batch is broken: {e}",
+                records.len()
+            ))
+        })?;
         if records.len() >= BATCH_MESSAGES_MAX as usize {
-            return Err(illegal(format!("the batch has more than {BATCH_MESSAGES_MAX} messages")));
+            return Err(illegal(format!(
+                "the batch has more than {BATCH_MESSAGES_MAX} messages"
+            )));
         }
         let mut text = String::new();
-        store_properties(&broker.config, record.properties, &mut text, &mut broker.scratch.next_id, cx);
+        store_properties(
+            &broker.config,
+            record.properties,
+            &mut text,
+            &mut broker.scratch.next_id,
+            cx,
+        );
         check_properties(&text)?;
         texts.push(text);
         records.push(record);
@@ -268,11 +358,17 @@ fn append_batch(
     let messages: Vec<NewMessage<'_>> = records
         .iter()
         .zip(&texts)
-        .map(|(r, text)| NewMessage { flag: r.flag, ..message(broker, header, peer, queue_id, r.body, text) })
+        .map(|(r, text)| NewMessage {
+            flag: r.flag,
+            ..message(broker, header, peer, queue_id, r.body, text)
+        })
         .collect();
     let mut appended = std::mem::take(&mut broker.scratch.appended);
     appended.clear();
-    let result = cx.store.append_all(queue, &messages, cx.now, &mut appended).map_err(refused);
+    let result = cx
+        .store
+        .append_all(queue, &messages, cx.now, &mut appended)
+        .map_err(refused);
     let ack = result.map(|()| acknowledge_batch(broker, &appended, queue_id, header));
     broker.scratch.appended = appended;
     cx.counters.messages_in += messages.len() as u64;
@@ -289,10 +385,17 @@ fn acknowledge_batch(
     let mut ids = String::with_capacity(appended.len() * 33);
     for (index, one) in appended.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        let written = write!(ids, "{comma}{}", offset_message_id(broker.config.address, one.at));
+        let written = write!(
+            ids,
+            "{comma}{}",
+            offset_message_id(broker.config.address, one.at)
+        );
         written.expect("writing to memory");
     }
-    let (first, last) = appended.first().zip(appended.last()).expect("a batch is not empty");
+    let (first, last) = appended
+        .first()
+        .zip(appended.last())
+        .expect("a batch is not empty");
     Acknowledgement {
         end: last.end,
         wait_flush: waits(header.properties),

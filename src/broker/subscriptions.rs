@@ -15,9 +15,15 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     /// The subscription of this text. No allocation where it was seen before.
-    pub fn get(&mut self, topic: &str, expression: &str, kind: &str) -> Result<Rc<Subscription>, FilterError> {
+    pub fn get(
+        &mut self,
+        topic: &str,
+        expression: &str,
+        kind: &str,
+    ) -> Result<Rc<Subscription>, FilterError> {
         let known = self.by_topic.get(topic).and_then(|list| {
-            list.iter().find(|s| s.expression == expression && s.expression_type == kind)
+            list.iter()
+                .find(|s| s.expression == expression && s.expression_type == kind)
         });
         if let Some(known) = known {
             return Ok(Rc::clone(known));
@@ -34,7 +40,10 @@ impl Subscriptions {
             self.count = 0;
         }
         self.count += 1;
-        self.by_topic.entry(topic.into()).or_default().push(Rc::clone(&subscription));
+        self.by_topic
+            .entry(topic.into())
+            .or_default()
+            .push(Rc::clone(&subscription));
         Ok(subscription)
     }
 }

@@ -6,8 +6,8 @@ use crate::limits::{TOPIC_QUEUES_MAX, TOPICS_MAX};
 use crate::protocol::bodies::{self, DataVersion, TopicConfig, TopicTable};
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::names::{
-    AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, CHECK_MAX_TOPIC, HALF_TOPIC, OFFSET_MOVED_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC, TRACE_TOPIC, check_topic, is_retry_or_dlq,
+    AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, CHECK_MAX_TOPIC, HALF_TOPIC, OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC, SCHEDULE_TOPIC, SELF_TEST_TOPIC, TRACE_TOPIC, check_topic, is_retry_or_dlq,
 };
 use crate::storage::Store;
 use bytes::Bytes;
@@ -67,8 +67,11 @@ impl Topics {
             Some(bytes) => bodies::decode(bytes).map_err(|e| format!("{FILE}: {e}"))?,
             None => TopicTable::default(),
         };
-        let mut topics =
-            Self { table: NameMap::default(), version: stored.data_version, broker_permission: config.permission };
+        let mut topics = Self {
+            table: NameMap::default(),
+            version: stored.data_version,
+            broker_permission: config.permission,
+        };
         for (name, mut topic) in stored.topic_config_table {
             if let Err(error) = check_topic(&name) {
                 return Err(format!("{FILE}: topic {name:?}: {error}"));
@@ -78,7 +81,9 @@ impl Topics {
         }
         for topic in system_topics(config) {
             // The queues of the template follow the configuration; the others keep what they have.
-            if topic.topic_name == AUTO_CREATE_TOPIC || !topics.table.contains_key(&*topic.topic_name) {
+            if topic.topic_name == AUTO_CREATE_TOPIC
+                || !topics.table.contains_key(&*topic.topic_name)
+            {
                 topics.insert(topic);
             }
         }
@@ -93,7 +98,11 @@ impl Topics {
         match self.table.get_mut(&name) {
             Some(topic) => topic.config = config,
             None => {
-                let topic = Topic { name: Rc::from(&*name), config, queues: Vec::new() };
+                let topic = Topic {
+                    name: Rc::from(&*name),
+                    config,
+                    queues: Vec::new(),
+                };
                 self.table.insert(name, topic);
             }
         }
@@ -106,7 +115,12 @@ impl Topics {
     /// The open queue; `None` if the topic is unknown or the id is beyond max(read, write) queues.
     pub fn queue(&mut self, name: &str, queue_id: u32, store: &mut Store) -> Option<QueueIndex> {
         let topic = self.table.get_mut(name)?;
-        if queue_id >= topic.config.read_queue_nums.max(topic.config.write_queue_nums) {
+        if queue_id
+            >= topic
+                .config
+                .read_queue_nums
+                .max(topic.config.write_queue_nums)
+        {
             return None;
         }
         let place = queue_id as usize;
@@ -126,7 +140,10 @@ impl Topics {
     /// Creates or changes a topic, persists and registers.
     pub fn put(&mut self, config: TopicConfig, cx: &mut Context<'_>) -> Result<(), Refusal> {
         if self.table.len() >= TOPICS_MAX && !self.table.contains_key(&*config.topic_name) {
-            let remark = format!("this shard has {} topics, the limit is {TOPICS_MAX}", self.table.len());
+            let remark = format!(
+                "this shard has {} topics, the limit is {TOPICS_MAX}",
+                self.table.len()
+            );
             return Err((ResponseCode::SYSTEM_ERROR, remark));
         }
         self.insert(config);
@@ -137,7 +154,9 @@ impl Topics {
     fn changed(&mut self, cx: &mut Context<'_>) {
         self.version.bump(cx.now.wall_ms);
         cx.effects.register = true;
-        cx.effects.files.push((FILE, self.stored().encode_file().into()));
+        cx.effects
+            .files
+            .push((FILE, self.stored().encode_file().into()));
     }
 
     /// Forgets a topic; false if it was not there.
@@ -160,11 +179,20 @@ impl Topics {
     ) -> Result<&Topic, Refusal> {
         if !self.table.contains_key(name) {
             let created = self.from_template(config, name, default_topic, queue_nums)?;
-            tracing::info!(topic = name, queues = created.write_queue_nums, "topic created by a first send");
+            tracing::info!(
+                topic = name,
+                queues = created.write_queue_nums,
+                "topic created by a first send"
+            );
             cx.effects.created_topics.push(created.clone());
             self.put(created, cx)?;
         }
-        let missing = || (ResponseCode::TOPIC_NOT_EXIST, format!("topic[{name}] not exist, apply first please!"));
+        let missing = || {
+            (
+                ResponseCode::TOPIC_NOT_EXIST,
+                format!("topic[{name}] not exist, apply first please!"),
+            )
+        };
         self.table.get(name).ok_or_else(missing)
     }
 
@@ -178,7 +206,10 @@ impl Topics {
         if is_retry_or_dlq(name) {
             return Ok(TopicConfig::new(name, 1, 6));
         }
-        let template = self.table.get(default_topic).filter(|t| t.config.perm & PERM_INHERIT != 0);
+        let template = self
+            .table
+            .get(default_topic)
+            .filter(|t| t.config.perm & PERM_INHERIT != 0);
         let Some(template) = template.filter(|_| config.auto_create_topics) else {
             let remark = format!(
                 "topic[{name}] not exist, apply first please! (autoCreateTopicEnable={}, template {default_topic})",
@@ -189,7 +220,9 @@ impl Topics {
         let most = template.config.write_queue_nums;
         let queues = u32::try_from(queue_nums).unwrap_or(0).clamp(1, most.max(1));
         let mut topic = TopicConfig::new(name, queues, template.config.perm & !PERM_INHERIT);
-        topic.topic_filter_type.clone_from(&template.config.topic_filter_type);
+        topic
+            .topic_filter_type
+            .clone_from(&template.config.topic_filter_type);
         Ok(topic)
     }
 
@@ -215,8 +248,15 @@ impl Topics {
 
     /// The whole table.
     pub fn stored(&self) -> TopicTable {
-        let topic_config_table = self.table.iter().map(|(n, t)| (n.to_string(), t.config.clone())).collect();
-        TopicTable { data_version: self.version, topic_config_table }
+        let topic_config_table = self
+            .table
+            .iter()
+            .map(|(n, t)| (n.to_string(), t.config.clone()))
+            .collect();
+        TopicTable {
+            data_version: self.version,
+            topic_config_table,
+        }
     }
 
     /// Whole RegisterBrokerBody as JSON for the name servers; permissions within those of the broker.

@@ -48,8 +48,19 @@ impl External {
     /// The receiver ends with an error where the queue is full: nobody waits for it then.
     fn send(&self, identity: &ShardIdentity, body: Option<Bytes>) -> oneshot::Receiver<()> {
         let (done, wait) = oneshot::channel();
-        if self.jobs.try_send(Job { identity: identity.clone(), body, done }).is_err() {
-            tracing::warn!(broker = identity.broker_name, "too many registrations wait for a name server");
+        if self
+            .jobs
+            .try_send(Job {
+                identity: identity.clone(),
+                body,
+                done,
+            })
+            .is_err()
+        {
+            tracing::warn!(
+                broker = identity.broker_name,
+                "too many registrations wait for a name server"
+            );
         }
         wait
     }
@@ -82,10 +93,14 @@ async fn work(address: String, mut queue: mpsc::Receiver<Job>) {
 async fn perform(address: &str, stream: &mut Option<TcpStream>, job: &Job) -> io::Result<()> {
     if stream.is_none() {
         let mut resolved = tokio::net::lookup_host(address).await?;
-        let target = resolved.next().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let target = resolved
+            .next()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         *stream = Some(TcpStream::connect(target).await?);
     }
-    let Some(stream) = stream.as_ref() else { return Ok(()) };
+    let Some(stream) = stream.as_ref() else {
+        return Ok(());
+    };
     let (written, _) = stream.write_all(request(job).to_vec()).await;
     written?;
     let mut received = BytesMut::new();
@@ -104,7 +119,12 @@ async fn perform(address: &str, stream: &mut Option<TcpStream>, job: &Job) -> io
             let answer = crate::protocol::command::Command::decode(&frame, &mut scratch)
                 .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
             if answer.code != 0 {
-                tracing::warn!(address, code = answer.code, remark = answer.remark, "the name server refused");
+                tracing::warn!(
+                    address,
+                    code = answer.code,
+                    remark = answer.remark,
+                    "the name server refused"
+                );
             }
             return Ok(());
         }
@@ -124,7 +144,11 @@ fn request(job: &Job) -> BytesMut {
         ("compressed", "false"),
         ("bodyCrc32", &crc),
     ];
-    let code = if job.body.is_some() { RequestCode::REGISTER_BROKER } else { RequestCode::UNREGISTER_BROKER };
+    let code = if job.body.is_some() {
+        RequestCode::REGISTER_BROKER
+    } else {
+        RequestCode::UNREGISTER_BROKER
+    };
     let mut out = BytesMut::new();
     Request {
         code: code.0,

@@ -79,7 +79,12 @@ struct Control {
 /// Runs until all shards have stopped. Called on a thread of its own.
 pub fn run(config: ControlConfig) -> ExitReason {
     tokio_uring::start(async move {
-        match Control::start(&config.kv_path, config.name_server, &config.external, config.shards) {
+        match Control::start(
+            &config.kv_path,
+            config.name_server,
+            &config.external,
+            config.shards,
+        ) {
             Ok((control, confirmed)) => control.serve(config.mail, confirmed).await,
             Err(reason) => ExitReason::Failed(reason),
         }
@@ -104,7 +109,10 @@ impl Control {
         let control = Self {
             state,
             embedded,
-            external: external.iter().map(|address| External::start(address.clone())).collect(),
+            external: external
+                .iter()
+                .map(|address| External::start(address.clone()))
+                .collect(),
             bodies: vec![None; shards.len()],
             stopped: vec![false; shards.len()],
             shards,
@@ -121,7 +129,8 @@ impl Control {
         mut mail: Receiver<FromShard>,
         mut confirmed: UnboundedReceiver<(usize, u64)>,
     ) -> ExitReason {
-        let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
+        let signals = signal(SignalKind::terminate())
+            .and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
         let (mut term, mut interrupt): (Signal, Signal) = match signals {
             Ok(signals) => signals,
             Err(error) => return ExitReason::Failed(format!("signals can't be handled: {error}")),
@@ -156,22 +165,32 @@ impl Control {
     fn next_deadline(&self, next_register: Instant) -> Instant {
         let now = self.clock.now().monotonic_us;
         let expiry = self.state.borrow().next_expiry();
-        let expiry = expiry.map(|at| Instant::now() + Duration::from_micros(at.saturating_sub(now)));
+        let expiry =
+            expiry.map(|at| Instant::now() + Duration::from_micros(at.saturating_sub(now)));
         let stop = self.stop.as_ref().map(|(at, _)| *at);
-        [Some(next_register), expiry, stop].into_iter().flatten().min().unwrap_or(next_register)
+        [Some(next_register), expiry, stop]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(next_register)
     }
 
     fn on_mail(&mut self, from: FromShard) {
         match from {
             FromShard::Ready { shard } => tracing::debug!(%shard, "shard serves"),
-            FromShard::Register { shard, sequence, body } => {
+            FromShard::Register {
+                shard,
+                sequence,
+                body,
+            } => {
                 let index = usize::from(shard.0);
                 self.bodies[index] = Some(body);
                 self.register(index, Some(sequence));
             }
             FromShard::TopicCreated { shard, topic } => {
                 for (identity, send) in &self.shards {
-                    if identity.shard != shard && send(ToShard::CreateTopic(topic.clone())).is_err() {
+                    if identity.shard != shard && send(ToShard::CreateTopic(topic.clone())).is_err()
+                    {
                         tracing::error!(shard = %identity.shard, topic = topic.topic_name, "mailbox full, topic not created there");
                     }
                 }
@@ -187,7 +206,9 @@ impl Control {
 
     /// Registers a shard everywhere; tells it when it waits for that.
     fn register(&mut self, index: usize, sequence: Option<u64>) {
-        let Some(body) = self.bodies[index].clone() else { return };
+        let Some(body) = self.bodies[index].clone() else {
+            return;
+        };
         let (identity, _) = &self.shards[index];
         if self.embedded {
             let broker = Broker {
@@ -198,15 +219,27 @@ impl Control {
                 ha_address: &identity.ha_address,
                 timeout_ms: None,
             };
-            let registered = bodies::decode(&body).map_err(|e| e.to_string()).and_then(|registration| {
-                let source = Source::Shard(identity.shard.0);
-                self.state.borrow_mut().register(&broker, registration, source, self.clock.now())
-            });
+            let registered =
+                bodies::decode(&body)
+                    .map_err(|e| e.to_string())
+                    .and_then(|registration| {
+                        let source = Source::Shard(identity.shard.0);
+                        self.state.borrow_mut().register(
+                            &broker,
+                            registration,
+                            source,
+                            self.clock.now(),
+                        )
+                    });
             if let Err(reason) = registered {
                 tracing::error!(shard = %identity.shard, reason, "the shard was not registered");
             }
         }
-        let waits: Vec<_> = self.external.iter().map(|e| e.register(identity, body.clone())).collect();
+        let waits: Vec<_> = self
+            .external
+            .iter()
+            .map(|e| e.register(identity, body.clone()))
+            .collect();
         if let Some(sequence) = sequence {
             self.confirm(index, sequence, waits);
         }
@@ -238,8 +271,11 @@ impl Control {
             std::process::exit(1);
         }
         tracing::info!(signal = name, "stopping");
-        let waits: Vec<_> =
-            self.external.iter().flat_map(|e| self.shards.iter().map(|(i, _)| e.unregister(i))).collect();
+        let waits: Vec<_> = self
+            .external
+            .iter()
+            .flat_map(|e| self.shards.iter().map(|(i, _)| e.unregister(i)))
+            .collect();
         for wait in waits {
             let _ = timeout(Duration::from_secs(1), wait).await;
         }
@@ -266,11 +302,14 @@ impl Control {
                 Err(reason) => ExitReason::Failed(reason.clone()),
             });
         }
-        (Instant::now() >= *deadline).then(|| ExitReason::Failed("a shard did not stop within 5 s".to_owned()))
+        (Instant::now() >= *deadline)
+            .then(|| ExitReason::Failed("a shard did not stop within 5 s".to_owned()))
     }
 
     fn save_kv(&self) {
-        let Some(contents) = self.state.borrow_mut().take_kv_file() else { return };
+        let Some(contents) = self.state.borrow_mut().take_kv_file() else {
+            return;
+        };
         if let Err(error) = crate::io::fs::replace_file(&self.kv_path, &contents, true) {
             tracing::warn!(%error, "kvConfig.json was not written");
         }

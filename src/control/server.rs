@@ -35,7 +35,10 @@ pub async fn accept(listener: TcpListener, state: Rc<RefCell<NameServer>>, clock
                     drop(held);
                 });
             }
-            Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "too many connections to the name server, one was closed"),
+            Ok(_) => tracing::warn!(
+                limit = CONNECTIONS_MAX,
+                "too many connections to the name server, one was closed"
+            ),
             Err(error) => {
                 tracing::warn!(%error, "the name server's accept failed");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -52,7 +55,9 @@ async fn serve(stream: TcpStream, state: &RefCell<NameServer>, source: Source, c
     let mut buffer = Vec::with_capacity(READ_BYTES);
     let mut scratch = Scratch::default();
     loop {
-        let Ok((result, returned)) = timeout(IDLE, stream.read(buffer)).await else { return };
+        let Ok((result, returned)) = timeout(IDLE, stream.read(buffer)).await else {
+            return;
+        };
         buffer = returned;
         match result {
             Ok(0) | Err(_) => return,
@@ -60,7 +65,10 @@ async fn serve(stream: TcpStream, state: &RefCell<NameServer>, source: Source, c
         }
         let mut out = BytesMut::new();
         if let Err(error) = answer(&mut received, &mut out, &mut scratch, state, source, clock) {
-            tracing::warn!(error, "malformed frame at the name server, connection closed");
+            tracing::warn!(
+                error,
+                "malformed frame at the name server, connection closed"
+            );
             return;
         }
         if !out.is_empty() {

@@ -17,7 +17,8 @@ struct Pages {
 
 impl Pages {
     fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes.max(PAGE_BYTES), PAGE_BYTES).expect("a page-aligned size");
+        let layout = Layout::from_size_align(bytes.max(PAGE_BYTES), PAGE_BYTES)
+            .expect("a page-aligned size");
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
@@ -49,10 +50,20 @@ pub struct BufferRing {
 impl BufferRing {
     /// `count` is a power of two.
     pub fn new(count: u16, buffer_bytes: u32) -> Self {
-        assert!(count.is_power_of_two(), "{count} receive buffers: not a power of two");
+        assert!(
+            count.is_power_of_two(),
+            "{count} receive buffers: not a power of two"
+        );
         let entries = Pages::new(usize::from(count) * size_of::<BufRingEntry>());
         let memory = Pages::new(usize::from(count) * buffer_bytes as usize);
-        let mut ring = Self { entries, memory, count, buffer_bytes, tail: 0, lent: vec![true; usize::from(count)] };
+        let mut ring = Self {
+            entries,
+            memory,
+            count,
+            buffer_bytes,
+            tail: 0,
+            lent: vec![true; usize::from(count)],
+        };
         for id in 0..count {
             ring.give_back(BufferId(id));
         }
@@ -72,20 +83,36 @@ impl BufferRing {
     fn buffer_start(&self, id: BufferId) -> *mut u8 {
         assert!(id.0 < self.count, "buffer {} of {}", id.0, self.count);
         // SAFETY: the id is in range, so the offset stays inside the allocation.
-        unsafe { self.memory.start.add(usize::from(id.0) * self.buffer_bytes as usize) }
+        unsafe {
+            self.memory
+                .start
+                .add(usize::from(id.0) * self.buffer_bytes as usize)
+        }
     }
 
     /// A completion handed this buffer to us.
     pub fn lend(&mut self, id: BufferId) {
         let lent = &mut self.lent[usize::from(id.0)];
-        assert!(!*lent, "the kernel filled buffer {} that it does not own", id.0);
+        assert!(
+            !*lent,
+            "the kernel filled buffer {} that it does not own",
+            id.0
+        );
         *lent = true;
     }
 
     /// The first bytes of a lent buffer.
     pub fn bytes(&self, id: BufferId, count: u32) -> &[u8] {
-        assert!(self.lent[usize::from(id.0)], "buffer {} belongs to the kernel", id.0);
-        assert!(count <= self.buffer_bytes, "{count} bytes of a buffer of {}", self.buffer_bytes);
+        assert!(
+            self.lent[usize::from(id.0)],
+            "buffer {} belongs to the kernel",
+            id.0
+        );
+        assert!(
+            count <= self.buffer_bytes,
+            "{count} bytes of a buffer of {}",
+            self.buffer_bytes
+        );
         // SAFETY: the buffer is lent, so the kernel does not write to it until `give_back`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.buffer_start(id), count as usize) }
     }

@@ -16,12 +16,16 @@ pub struct Files {
 
 impl Files {
     fn get(&self, file: File) -> io::Result<&fs::File> {
-        self.table.get(file.0 as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+        self.table
+            .get(file.0 as usize)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// The descriptor, for operations of the ring.
     pub fn fd(&self, file: File) -> RawFd {
-        self.table.get(file.0 as usize).map_or(-1, AsRawFd::as_raw_fd)
+        self.table
+            .get(file.0 as usize)
+            .map_or(-1, AsRawFd::as_raw_fd)
     }
 
     pub fn insert(&mut self, fd: OwnedFd) -> File {
@@ -36,7 +40,11 @@ impl Files {
 /// Opens read-write, never through a link; made if missing and asked for.
 fn open(path: &Path, create: bool) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
-    options.read(true).write(true).create(create).custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW);
+    options
+        .read(true)
+        .write(true)
+        .create(create)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW);
     options.open(path)
 }
 
@@ -156,7 +164,9 @@ impl FileSystem for Files {
         if file.metadata()?.len() < len {
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => {}
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(len)?,
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                    file.set_len(len)?
+                }
                 Err(error) => {
                     let _ = fs::remove_file(path);
                     return Err(error.into());
@@ -208,7 +218,9 @@ impl FileSystem for Files {
 
 /// Temporary file, flush, backup of the old one, rename, flush of the directory.
 pub fn replace_file(path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()> {
-    let directory = path.parent().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let directory = path
+        .parent()
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
     fs::create_dir_all(directory)?;
     let temporary = with_suffix(path, "tmp");
     let mut file = fs::File::create(&temporary)?;
@@ -284,7 +296,10 @@ mod tests {
             replace_file(&path, contents.as_bytes(), true).expect("replaced");
         }
         assert_eq!(fs::read_to_string(&path).expect("there"), "three");
-        assert_eq!(fs::read_to_string(directory.path().join("config/topics.json.bak")).expect("there"), "two");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("config/topics.json.bak")).expect("there"),
+            "two"
+        );
         assert!(!directory.path().join("config/topics.json.tmp").exists());
     }
 
@@ -304,7 +319,9 @@ mod tests {
     fn a_range_reads_as_zeros_and_a_lock_excludes() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut files = Files::default();
-        let file = files.create(&directory.path().join("f"), 8192).expect("created");
+        let file = files
+            .create(&directory.path().join("f"), 8192)
+            .expect("created");
         files.write_at(file, 0, &[7; 8192]).expect("written");
         files.zero_range(file, 100, 5000).expect("zeroed");
         let mut bytes = vec![1; 8192];

@@ -5,7 +5,8 @@ use super::buffers::BufferRing;
 use super::fs::Files;
 use super::worker::{Finished, Worker};
 use super::{
-    BufferId, Completion, DOORBELL, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Token, WriteMode,
+    BufferId, Completion, DOORBELL, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket,
+    Token, WriteMode,
 };
 use crate::clock::{Clock, Now};
 use crate::limits::{INLINE_WRITE_BYTES_MAX, RING_ENTRIES, SEND_SEGMENTS_MAX};
@@ -38,12 +39,17 @@ pub struct UringConfig {
 /// Why the ring can't be had; one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error("io_uring is forbidden here ({0}): set kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile")]
+    #[error(
+        "io_uring is forbidden here ({0}): set kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile"
+    )]
     Forbidden(io::Error),
     #[error("not enough locked memory for io_uring ({0}): raise the memlock limit (ulimit -l)")]
     Memory(io::Error),
     #[error("the kernel lacks {feature} ({error}): Linux 6.1 or newer is needed")]
-    Kernel { feature: &'static str, error: io::Error },
+    Kernel {
+        feature: &'static str,
+        error: io::Error,
+    },
     #[error("{0}")]
     Other(#[from] io::Error),
 }
@@ -51,10 +57,21 @@ pub enum SetupError {
 /// An operation in flight; owns what the kernel may touch.
 enum Flight {
     Accept,
-    Receive { socket: Socket },
+    Receive {
+        socket: Socket,
+    },
     Send(Box<SendSlot>),
-    Write { file: File, position: u64, bytes: Bytes },
-    Read { file: File, position: u64, bytes: BytesMut, wanted: u32 },
+    Write {
+        file: File,
+        position: u64,
+        bytes: Bytes,
+    },
+    Read {
+        file: File,
+        position: u64,
+        bytes: BytesMut,
+        wanted: u32,
+    },
     Flush,
 }
 
@@ -115,11 +132,23 @@ impl Uring {
         let buffers = BufferRing::new(config.receive_buffers, config.receive_buffer_bytes);
         // SAFETY: the entries are page-aligned and live as long as the ring, which is dropped first.
         unsafe {
-            ring.submitter().register_buf_ring_with_flags(buffers.entries_address(), buffers.count(), BUFFER_GROUP, 0)
+            ring.submitter().register_buf_ring_with_flags(
+                buffers.entries_address(),
+                buffers.count(),
+                BUFFER_GROUP,
+                0,
+            )
         }
-        .map_err(|error| SetupError::Kernel { feature: "rings of provided buffers", error })?;
-        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let doorbell = Arc::new(Eventfd { fd: eventfd, rung: AtomicBool::new(false) });
+        .map_err(|error| SetupError::Kernel {
+            feature: "rings of provided buffers",
+            error,
+        })?;
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+            .map_err(io::Error::from)?;
+        let doorbell = Arc::new(Eventfd {
+            fd: eventfd,
+            rung: AtomicBool::new(false),
+        });
         let worker = Worker::start(Doorbell(doorbell.clone()))?;
         let write_mode = match config.write_mode {
             Some(mode) => mode,
@@ -160,7 +189,12 @@ impl Uring {
     }
 
     /// Puts the operation into the table and the queue; returns its slot.
-    fn fly(&mut self, token: Token, flight: Flight, entry: impl FnOnce(&mut Flight) -> squeue::Entry) -> usize {
+    fn fly(
+        &mut self,
+        token: Token,
+        flight: Flight,
+        entry: impl FnOnce(&mut Flight) -> squeue::Entry,
+    ) -> usize {
         let slot = self.flights.insert((token, flight));
         let entry = entry(&mut self.flights[slot].1).user_data(slot as u64);
         self.push(&entry);
@@ -168,7 +202,11 @@ impl Uring {
     }
 
     fn fail(&mut self, token: Token, errno: i32) {
-        self.done.push(Completion { token, result: Err(Failed { errno }), more: false });
+        self.done.push(Completion {
+            token,
+            result: Err(Failed { errno }),
+            more: false,
+        });
     }
 
     fn arm_doorbell(&mut self) {
@@ -178,26 +216,41 @@ impl Uring {
         self.doorbell_armed = true;
         let fd = types::Fd(self.doorbell.fd.as_raw_fd());
         let value: *mut u64 = &mut *self.doorbell_value;
-        let entry = opcode::Read::new(fd, value.cast(), 8).build().user_data(DOORBELL_DATA);
+        let entry = opcode::Read::new(fd, value.cast(), 8)
+            .build()
+            .user_data(DOORBELL_DATA);
         self.push(&entry);
     }
 
     fn receive(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self.sockets.get_mut(socket.0 as usize).filter(|s| s.closing.is_none()) else {
+        let Some(state) = self
+            .sockets
+            .get_mut(socket.0 as usize)
+            .filter(|s| s.closing.is_none())
+        else {
             return self.fail(token, libc::EBADF);
         };
         state.users += 1;
         let fd = types::Fd(state.fd);
-        let slot =
-            self.fly(token, Flight::Receive { socket }, |_| opcode::RecvMulti::new(fd, BUFFER_GROUP).build());
+        let slot = self.fly(token, Flight::Receive { socket }, |_| {
+            opcode::RecvMulti::new(fd, BUFFER_GROUP).build()
+        });
         if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
             state.receive = Some(slot);
         }
     }
 
     fn send(&mut self, token: Token, socket: Socket, segments: Vec<Bytes>) {
-        assert!(segments.len() <= SEND_SEGMENTS_MAX, "{} segments in one send", segments.len());
-        let Some(state) = self.sockets.get_mut(socket.0 as usize).filter(|s| s.closing.is_none()) else {
+        assert!(
+            segments.len() <= SEND_SEGMENTS_MAX,
+            "{} segments in one send",
+            segments.len()
+        );
+        let Some(state) = self
+            .sockets
+            .get_mut(socket.0 as usize)
+            .filter(|s| s.closing.is_none())
+        else {
             return self.fail(token, libc::EBADF);
         };
         state.users += 1;
@@ -207,26 +260,39 @@ impl Uring {
         slot.segments = segments;
         slot.vectors.clear();
         for segment in &slot.segments {
-            slot.vectors.push(libc::iovec { iov_base: segment.as_ptr().cast_mut().cast(), iov_len: segment.len() });
+            slot.vectors.push(libc::iovec {
+                iov_base: segment.as_ptr().cast_mut().cast(),
+                iov_len: segment.len(),
+            });
         }
         slot.header.msg_iov = slot.vectors.as_mut_ptr();
         slot.header.msg_iovlen = slot.vectors.len();
         self.fly(token, Flight::Send(slot), |flight| {
-            let Flight::Send(slot) = flight else { panic!("a send was just put there") };
+            let Flight::Send(slot) = flight else {
+                panic!("a send was just put there")
+            };
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            opcode::SendMsg::new(fd, &raw const slot.header).flags(flags).build()
+            opcode::SendMsg::new(fd, &raw const slot.header)
+                .flags(flags)
+                .build()
         });
     }
 
     fn close(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self.sockets.get_mut(socket.0 as usize).filter(|s| s.closing.is_none()) else {
+        let Some(state) = self
+            .sockets
+            .get_mut(socket.0 as usize)
+            .filter(|s| s.closing.is_none())
+        else {
             return self.fail(token, libc::EBADF);
         };
         state.closing = Some(token);
         // SAFETY: the descriptor is open until `finish_close`.
         unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
         if let Some(slot) = state.receive {
-            let entry = opcode::AsyncCancel::new(slot as u64).build().user_data(CANCEL_DATA);
+            let entry = opcode::AsyncCancel::new(slot as u64)
+                .build()
+                .user_data(CANCEL_DATA);
             self.push(&entry);
         }
         self.finish_close(socket);
@@ -234,12 +300,20 @@ impl Uring {
 
     /// Closes the descriptor once no operation names it any more.
     fn finish_close(&mut self, socket: Socket) {
-        let Some(state) = self.sockets.get(socket.0 as usize) else { return };
-        let Some(token) = state.closing.filter(|_| state.users == 0) else { return };
+        let Some(state) = self.sockets.get(socket.0 as usize) else {
+            return;
+        };
+        let Some(token) = state.closing.filter(|_| state.users == 0) else {
+            return;
+        };
         let state = self.sockets.remove(socket.0 as usize);
         // SAFETY: the descriptor is ours and nothing refers to it any more.
         drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
-        self.done.push(Completion { token, result: Ok(Done::Closed), more: false });
+        self.done.push(Completion {
+            token,
+            result: Ok(Done::Closed),
+            more: false,
+        });
     }
 
     fn leave(&mut self, socket: Socket, was_receive: bool) {
@@ -256,16 +330,28 @@ impl Uring {
         if self.write_mode == WriteMode::Inline && bytes.len() <= INLINE_WRITE_BYTES_MAX {
             let result = match self.files.write_at(file, position, &bytes) {
                 Ok(()) => Ok(Done::Written),
-                Err(error) => Err(Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }),
+                Err(error) => Err(Failed {
+                    errno: error.raw_os_error().unwrap_or(libc::EIO),
+                }),
             };
-            self.done.push(Completion { token, result, more: false });
+            self.done.push(Completion {
+                token,
+                result,
+                more: false,
+            });
             return;
         }
         let fd = types::Fd(self.files.fd(file));
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
-        self.fly(token, Flight::Write { file, position, bytes }, |_| {
-            opcode::Write::new(fd, start, len).offset(position).build()
-        });
+        self.fly(
+            token,
+            Flight::Write {
+                file,
+                position,
+                bytes,
+            },
+            |_| opcode::Write::new(fd, start, len).offset(position).build(),
+        );
     }
 
     fn read(&mut self, token: Token, file: File, position: u64, mut bytes: BytesMut, wanted: u32) {
@@ -273,9 +359,20 @@ impl Uring {
         let done = bytes.len() as u32;
         bytes.reserve((wanted - done) as usize);
         let start = bytes.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-        self.fly(token, Flight::Read { file, position, bytes, wanted }, |_| {
-            opcode::Read::new(fd, start, wanted - done).offset(position + u64::from(done)).build()
-        });
+        self.fly(
+            token,
+            Flight::Read {
+                file,
+                position,
+                bytes,
+                wanted,
+            },
+            |_| {
+                opcode::Read::new(fd, start, wanted - done)
+                    .offset(position + u64::from(done))
+                    .build()
+            },
+        );
     }
 
     /// Takes completions from the ring.
@@ -292,24 +389,36 @@ impl Uring {
                     DOORBELL_DATA => {
                         self.doorbell_armed = false;
                         self.doorbell.rung.store(false, Ordering::Release);
-                        out.push(Completion { token: DOORBELL, result: Ok(Done::Rang), more: true });
+                        out.push(Completion {
+                            token: DOORBELL,
+                            result: Ok(Done::Rang),
+                            more: true,
+                        });
                     }
                     slot => self.complete(slot as usize, &entry, out),
                 }
             }
         }
         while let Some((token, result)) = self.worker.take() {
-            out.push(Completion { token, result: self.finished(result), more: false });
+            out.push(Completion {
+                token,
+                result: self.finished(result),
+                more: false,
+            });
         }
         out.append(&mut self.done);
     }
 
     fn finished(&mut self, result: io::Result<Finished>) -> Result<Done, Failed> {
         match result {
-            Ok(Finished::Opened(fd)) => Ok(Done::Opened { file: self.files.insert(fd) }),
+            Ok(Finished::Opened(fd)) => Ok(Done::Opened {
+                file: self.files.insert(fd),
+            }),
             Ok(Finished::Replaced) => Ok(Done::Replaced),
             Ok(Finished::Removed) => Ok(Done::Removed),
-            Err(error) => Err(Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }),
+            Err(error) => Err(Failed {
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
+            }),
         }
     }
 
@@ -319,8 +428,16 @@ impl Uring {
         if more {
             let (token, flight) = &self.flights[slot];
             let (token, accept) = (*token, matches!(flight, Flight::Accept));
-            let result = if accept { self.accepted(result) } else { self.received(entry) };
-            out.push(Completion { token, result, more });
+            let result = if accept {
+                self.accepted(result)
+            } else {
+                self.received(entry)
+            };
+            out.push(Completion {
+                token,
+                result,
+                more,
+            });
             return;
         }
         let (token, flight) = self.flights.remove(slot);
@@ -333,19 +450,30 @@ impl Uring {
             }
             Flight::Send(slot) => self.sent(slot, result),
             Flight::Flush if result >= 0 => Ok(Done::Flushed),
-            Flight::Write { file, position, bytes } => match self.written(token, file, position, bytes, result) {
+            Flight::Write {
+                file,
+                position,
+                bytes,
+            } => match self.written(token, file, position, bytes, result) {
                 Some(result) => result,
                 None => return,
             },
-            Flight::Read { file, position, bytes, wanted } => {
-                match self.read_done(token, file, position, bytes, wanted, result) {
-                    Some(result) => result,
-                    None => return,
-                }
-            }
+            Flight::Read {
+                file,
+                position,
+                bytes,
+                wanted,
+            } => match self.read_done(token, file, position, bytes, wanted, result) {
+                Some(result) => result,
+                None => return,
+            },
             Flight::Flush => Err(Failed { errno: -result }),
         };
-        out.push(Completion { token, result, more });
+        out.push(Completion {
+            token,
+            result,
+            more,
+        });
     }
 
     fn accepted(&mut self, result: i32) -> Result<Done, Failed> {
@@ -355,10 +483,20 @@ impl Uring {
         // SAFETY: the kernel just made this descriptor for us.
         let stream = unsafe { std::net::TcpStream::from_raw_fd(result) };
         // Both fail only for a connection that is gone already, which its receive will tell.
-        let peer = stream.peer_addr().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let peer = stream
+            .peer_addr()
+            .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
         let _ = stream.set_nodelay(true);
-        let state = SocketState { fd: stream.into_raw_fd(), users: 0, receive: None, closing: None };
-        Ok(Done::Accepted { socket: Socket(self.sockets.insert(state) as u32), peer })
+        let state = SocketState {
+            fd: stream.into_raw_fd(),
+            users: 0,
+            receive: None,
+            closing: None,
+        };
+        Ok(Done::Accepted {
+            socket: Socket(self.sockets.insert(state) as u32),
+            peer,
+        })
     }
 
     fn received(&mut self, entry: &cqueue::Entry) -> Result<Done, Failed> {
@@ -374,7 +512,10 @@ impl Uring {
             bytes if bytes > 0 => {
                 let id = cqueue::buffer_select(entry.flags()).ok_or(Failed { errno: libc::EIO })?;
                 self.buffers.lend(BufferId(id));
-                Ok(Done::Received { buffer: BufferId(id), bytes: bytes as u32 })
+                Ok(Done::Received {
+                    buffer: BufferId(id),
+                    bytes: bytes as u32,
+                })
             }
             error => Err(Failed { errno: -error }),
         }
@@ -386,7 +527,14 @@ impl Uring {
         if self.spare_sends.len() < 256 {
             self.spare_sends.push(slot);
         }
-        if result < 0 { Err(Failed { errno: -result }) } else { Ok(Done::Sent { bytes: result as usize, segments }) }
+        if result < 0 {
+            Err(Failed { errno: -result })
+        } else {
+            Ok(Done::Sent {
+                bytes: result as usize,
+                segments,
+            })
+        }
     }
 
     /// A write counts by its full length only: a short one goes on.
@@ -399,7 +547,11 @@ impl Uring {
         result: i32,
     ) -> Option<Result<Done, Failed>> {
         match result {
-            0 if !bytes.is_empty() => return Some(Err(Failed { errno: libc::ENOSPC })),
+            0 if !bytes.is_empty() => {
+                return Some(Err(Failed {
+                    errno: libc::ENOSPC,
+                }));
+            }
             count if count >= 0 => bytes.advance(count as usize),
             error if -error == libc::EINTR || -error == libc::EAGAIN => {}
             error => return Some(Err(Failed { errno: -error })),
@@ -410,9 +562,15 @@ impl Uring {
         let position = position + result.max(0) as u64;
         let fd = types::Fd(self.files.fd(file));
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
-        self.fly(token, Flight::Write { file, position, bytes }, |_| {
-            opcode::Write::new(fd, start, len).offset(position).build()
-        });
+        self.fly(
+            token,
+            Flight::Write {
+                file,
+                position,
+                bytes,
+            },
+            |_| opcode::Write::new(fd, start, len).offset(position).build(),
+        );
         None
     }
 
@@ -429,7 +587,11 @@ impl Uring {
             0 => return Some(Ok(Done::Read { bytes })),
             count if count > 0 => {
                 let len = bytes.len() + count as usize;
-                assert!(len <= bytes.capacity(), "the kernel read {count} bytes into {}", bytes.capacity());
+                assert!(
+                    len <= bytes.capacity(),
+                    "the kernel read {count} bytes into {}",
+                    bytes.capacity()
+                );
                 // SAFETY: the kernel has written `count` bytes behind the ones that were there.
                 unsafe { bytes.set_len(len) };
             }
@@ -453,7 +615,12 @@ impl Uring {
 fn new_send_slot() -> Box<SendSlot> {
     // SAFETY: all-zero is a valid, empty message header.
     let header = unsafe { std::mem::zeroed() };
-    Box::new(SendSlot { socket: Socket(0), segments: Vec::new(), vectors: Vec::new(), header })
+    Box::new(SendSlot {
+        socket: Socket(0),
+        segments: Vec::new(),
+        vectors: Vec::new(),
+        header,
+    })
 }
 
 /// The best flags that the kernel takes.
@@ -478,7 +645,10 @@ fn setup_ring() -> Result<IoUring, SetupError> {
     result.map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => SetupError::Forbidden(error),
         Some(libc::ENOMEM) => SetupError::Memory(error),
-        Some(libc::ENOSYS) => SetupError::Kernel { feature: "io_uring", error },
+        Some(libc::ENOSYS) => SetupError::Kernel {
+            feature: "io_uring",
+            error,
+        },
         _ => SetupError::Other(error),
     })
 }
@@ -509,25 +679,47 @@ impl Io for Uring {
     fn submit(&mut self, token: Token, op: Op) {
         match op {
             Op::Accept { listener } => {
-                let Some(state) = self.sockets.get(listener.0 as usize) else { return self.fail(token, libc::EBADF) };
+                let Some(state) = self.sockets.get(listener.0 as usize) else {
+                    return self.fail(token, libc::EBADF);
+                };
                 let fd = types::Fd(state.fd);
-                self.fly(token, Flight::Accept, |_| opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build());
+                self.fly(token, Flight::Accept, |_| {
+                    opcode::AcceptMulti::new(fd)
+                        .flags(libc::SOCK_CLOEXEC)
+                        .build()
+                });
             }
             Op::Receive { socket } => self.receive(token, socket),
             Op::Send { socket, segments } => self.send(token, socket, segments),
             Op::Close { socket } => self.close(token, socket),
-            Op::Write { file, position, bytes } => self.write(token, file, position, bytes),
-            Op::Read { file, position, len } => self.read(token, file, position, BytesMut::new(), len),
+            Op::Write {
+                file,
+                position,
+                bytes,
+            } => self.write(token, file, position, bytes),
+            Op::Read {
+                file,
+                position,
+                len,
+            } => self.read(token, file, position, BytesMut::new(), len),
             Op::Flush { file } => {
                 let fd = types::Fd(self.files.fd(file));
                 let flags = types::FsyncFlags::DATASYNC;
-                self.fly(token, Flight::Flush, |_| opcode::Fsync::new(fd).flags(flags).build());
+                self.fly(token, Flight::Flush, |_| {
+                    opcode::Fsync::new(fd).flags(flags).build()
+                });
             }
-            Op::Prepare { .. } | Op::Replace { .. } | Op::Remove { .. } => self.worker.submit(token, op),
+            Op::Prepare { .. } | Op::Replace { .. } | Op::Remove { .. } => {
+                self.worker.submit(token, op)
+            }
         }
     }
 
-    fn wait(&mut self, deadline_us: Option<u64>, completions: &mut Vec<Completion>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        deadline_us: Option<u64>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
         self.publish_buffers();
         self.arm_doorbell();
         let ready = !self.done.is_empty() || !self.ring.completion().is_empty();
@@ -535,8 +727,12 @@ impl Io for Uring {
             self.ring.submit()
         } else if let Some(deadline) = deadline_us {
             let left = deadline.saturating_sub(self.clock.now().monotonic_us);
-            let timeout = types::Timespec::new().sec(left / 1_000_000).nsec((left % 1_000_000) as u32 * 1000);
-            self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout))
+            let timeout = types::Timespec::new()
+                .sec(left / 1_000_000)
+                .nsec((left % 1_000_000) as u32 * 1000);
+            self.ring
+                .submitter()
+                .submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout))
         } else {
             self.ring.submit_and_wait(1)
         };
@@ -572,7 +768,12 @@ impl Io for Uring {
         socket.listen(4096)?;
         let listener: TcpListener = socket.into();
         let local = listener.local_addr()?;
-        let state = SocketState { fd: listener.into_raw_fd(), users: 0, receive: None, closing: None };
+        let state = SocketState {
+            fd: listener.into_raw_fd(),
+            users: 0,
+            receive: None,
+            closing: None,
+        };
         Ok((Socket(self.sockets.insert(state) as u32), local))
     }
 
@@ -605,18 +806,27 @@ impl Drop for Uring {
             unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
         }
         let cancel = types::CancelBuilder::any();
-        let _ = self.ring.submitter().register_sync_cancel(Some(types::Timespec::new().sec(2)), cancel);
+        let _ = self
+            .ring
+            .submitter()
+            .register_sync_cancel(Some(types::Timespec::new().sec(2)), cancel);
         let mut completions = Vec::new();
         for _ in 0..50 {
             if self.flights.is_empty() {
                 break;
             }
             let timeout = types::Timespec::new().nsec(100_000_000);
-            let _ = self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout));
+            let _ = self
+                .ring
+                .submitter()
+                .submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout));
             self.reap(&mut completions);
         }
         if !self.flights.is_empty() {
-            tracing::error!(operations = self.flights.len(), "the kernel did not give operations back; their memory is leaked");
+            tracing::error!(
+                operations = self.flights.len(),
+                "the kernel did not give operations back; their memory is leaked"
+            );
             std::mem::forget(std::mem::take(&mut self.flights));
         }
         for (_, state) in self.sockets.drain().enumerate() {

@@ -35,14 +35,23 @@ impl Worker {
         let thread = std::thread::Builder::new()
             .name("ringmq-files".to_owned())
             .spawn(move || work(&job_queue, &done_queue, &doorbell))?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), waiting: 0 })
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            waiting: 0,
+        })
     }
 
     /// Queues one of `Op::Prepare`, `Op::Replace`, `Op::Remove`. The number of jobs is bounded by their submitters:
     /// one per segment, configuration file and deleted file.
     pub fn submit(&mut self, token: Token, op: Op) {
-        let jobs = self.jobs.as_ref().expect("the worker lives as long as its loop");
-        jobs.send((token, op)).expect("the worker's thread ends only when its queue is dropped");
+        let jobs = self
+            .jobs
+            .as_ref()
+            .expect("the worker lives as long as its loop");
+        jobs.send((token, op))
+            .expect("the worker's thread ends only when its queue is dropped");
         self.waiting += 1;
     }
 
@@ -80,14 +89,22 @@ fn work(jobs: &Receiver<(Token, Op)>, done: &Sender<JobDone>, doorbell: &Doorbel
 
 fn run(op: Op) -> io::Result<Finished> {
     match op {
-        Op::Prepare { path, len, zero_fill } => {
-            prepare_file(&path, len, zero_fill).map(|file| Finished::Opened(file.into()))
-        }
-        Op::Replace { path, contents, keep_backup } => {
-            replace_file(&path, &contents, keep_backup).map(|()| Finished::Replaced)
-        }
+        Op::Prepare {
+            path,
+            len,
+            zero_fill,
+        } => prepare_file(&path, len, zero_fill).map(|file| Finished::Opened(file.into())),
+        Op::Replace {
+            path,
+            contents,
+            keep_backup,
+        } => replace_file(&path, &contents, keep_backup).map(|()| Finished::Replaced),
         Op::Remove { path } => {
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            let removed = if path.is_dir() {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
             match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(Finished::Removed),

@@ -70,17 +70,22 @@ impl NameServer {
         let kv = match kv_file {
             None => BTreeMap::new(),
             Some(bytes) => {
-                let file: File = crate::protocol::bodies::decode(bytes).map_err(|e| format!("kvConfig.json: {e}"))?;
+                let file: File = crate::protocol::bodies::decode(bytes)
+                    .map_err(|e| format!("kvConfig.json: {e}"))?;
                 file.config_table
             }
         };
-        Ok(Self { kv, ..Self::default() })
+        Ok(Self {
+            kv,
+            ..Self::default()
+        })
     }
 
     /// Contents of `kvConfig.json`, if they changed since the last call.
     pub fn take_kv_file(&mut self) -> Option<Vec<u8>> {
         std::mem::take(&mut self.kv_changed).then(|| {
-            serde_json::to_vec_pretty(&serde_json::json!({ "configTable": self.kv })).expect("plain data is JSON")
+            serde_json::to_vec_pretty(&serde_json::json!({ "configTable": self.kv }))
+                .expect("plain data is JSON")
         })
     }
 
@@ -93,11 +98,16 @@ impl NameServer {
         now: Now,
     ) -> Result<(String, String), String> {
         if self.live.len() >= BROKERS_MAX && !self.live.contains_key(broker.address) {
-            return Err(format!("{} brokers are registered, the limit is {BROKERS_MAX}", self.live.len()));
+            return Err(format!(
+                "{} brokers are registered, the limit is {BROKERS_MAX}",
+                self.live.len()
+            ));
         }
         self.forget_other_id(broker);
         let table = registration.topic_config_serialize_wrapper;
-        let timeout_us = broker.timeout_ms.map_or(BROKER_US, |ms| ms.max(1000) * 1000);
+        let timeout_us = broker
+            .timeout_ms
+            .map_or(BROKER_US, |ms| ms.max(1000) * 1000);
         let live = Live {
             name: broker.name.to_owned(),
             broker_id: broker.id,
@@ -109,13 +119,21 @@ impl NameServer {
         };
         let new = self.live.insert(broker.address.to_owned(), live).is_none();
         if new {
-            tracing::info!(broker = broker.name, id = broker.id, address = broker.address, "broker registered");
+            tracing::info!(
+                broker = broker.name,
+                id = broker.id,
+                address = broker.address,
+                "broker registered"
+            );
         }
-        let data = self.brokers.entry(broker.name.to_owned()).or_insert_with(|| BrokerData {
-            cluster: broker.cluster.to_owned(),
-            broker_name: broker.name.to_owned(),
-            addresses: BTreeMap::new(),
-        });
+        let data = self
+            .brokers
+            .entry(broker.name.to_owned())
+            .or_insert_with(|| BrokerData {
+                cluster: broker.cluster.to_owned(),
+                broker_name: broker.name.to_owned(),
+                addresses: BTreeMap::new(),
+            });
         broker.cluster.clone_into(&mut data.cluster);
         data.addresses.insert(broker.id, broker.address.to_owned());
         let smallest = data.addresses.keys().next() == Some(&broker.id);
@@ -128,7 +146,10 @@ impl NameServer {
                     perm: topic.perm,
                     topic_sys_flag: topic.topic_sys_flag,
                 };
-                self.topics.entry(name).or_default().insert(broker.name.to_owned(), queue);
+                self.topics
+                    .entry(name)
+                    .or_default()
+                    .insert(broker.name.to_owned(), queue);
             }
         }
         Ok(self.master_of(broker))
@@ -136,7 +157,10 @@ impl NameServer {
 
     /// One address is one broker: a slave that became master leaves its old id.
     fn forget_other_id(&mut self, broker: &Broker<'_>) {
-        let stale = self.live.get(broker.address).filter(|l| l.name != broker.name || l.broker_id != broker.id);
+        let stale = self
+            .live
+            .get(broker.address)
+            .filter(|l| l.name != broker.name || l.broker_id != broker.id);
         if stale.is_some() {
             self.drop_broker(broker.address);
         }
@@ -146,22 +170,42 @@ impl NameServer {
         if broker.id == 0 {
             return (String::new(), String::new());
         }
-        let master = self.brokers.get(broker.name).and_then(|b| b.addresses.get(&0)).cloned().unwrap_or_default();
-        let ha = self.live.get(&master).map(|l| l.ha_address.clone()).unwrap_or_default();
+        let master = self
+            .brokers
+            .get(broker.name)
+            .and_then(|b| b.addresses.get(&0))
+            .cloned()
+            .unwrap_or_default();
+        let ha = self
+            .live
+            .get(&master)
+            .map(|l| l.ha_address.clone())
+            .unwrap_or_default();
         (master, ha)
     }
 
     /// The broker is heard of; false if it isn't registered.
     pub fn refresh(&mut self, address: &str, now: Now) -> bool {
-        let Some(live) = self.live.get_mut(address) else { return false };
+        let Some(live) = self.live.get_mut(address) else {
+            return false;
+        };
         live.expires_us = now.monotonic_us + live.timeout_us;
         true
     }
 
     pub fn drop_broker(&mut self, address: &str) {
-        let Some(live) = self.live.remove(address) else { return };
-        tracing::info!(broker = live.name, id = live.broker_id, address, "broker dropped");
-        let Some(data) = self.brokers.get_mut(&live.name) else { return };
+        let Some(live) = self.live.remove(address) else {
+            return;
+        };
+        tracing::info!(
+            broker = live.name,
+            id = live.broker_id,
+            address,
+            "broker dropped"
+        );
+        let Some(data) = self.brokers.get_mut(&live.name) else {
+            return;
+        };
         data.addresses.retain(|_, a| a != address);
         if !data.addresses.is_empty() {
             return;
@@ -175,14 +219,22 @@ impl NameServer {
 
     /// The connection is gone, and with it the brokers that registered over it.
     pub fn on_closed(&mut self, source: Source) {
-        let gone: Vec<String> = self.live.iter().filter(|(_, l)| l.source == source).map(|(a, _)| a.clone()).collect();
+        let gone: Vec<String> = self
+            .live
+            .iter()
+            .filter(|(_, l)| l.source == source)
+            .map(|(a, _)| a.clone())
+            .collect();
         for address in gone {
             self.drop_broker(&address);
         }
     }
 
     pub fn expire(&mut self, now: Now) {
-        let gone = self.live.iter().filter(|(_, l)| l.expires_us <= now.monotonic_us);
+        let gone = self
+            .live
+            .iter()
+            .filter(|(_, l)| l.expires_us <= now.monotonic_us);
         let gone: Vec<String> = gone.map(|(a, _)| a.clone()).collect();
         for address in gone {
             self.drop_broker(&address);
@@ -196,11 +248,23 @@ impl NameServer {
     /// `None` where no broker has the topic.
     pub fn route(&self, topic: &str) -> Option<TopicRoute> {
         let queues: Vec<QueueData> = self.topics.get(topic)?.values().cloned().collect();
-        let brokers: Vec<BrokerData> = queues.iter().filter_map(|q| self.brokers.get(&q.broker_name)).cloned().collect();
+        let brokers: Vec<BrokerData> = queues
+            .iter()
+            .filter_map(|q| self.brokers.get(&q.broker_name))
+            .cloned()
+            .collect();
         if brokers.is_empty() {
             return None;
         }
-        let order_topic_conf = self.kv.get("ORDER_TOPIC_CONFIG").and_then(|n| n.get(topic)).cloned();
-        Some(TopicRoute { brokers, queues, order_topic_conf })
+        let order_topic_conf = self
+            .kv
+            .get("ORDER_TOPIC_CONFIG")
+            .and_then(|n| n.get(topic))
+            .cloned();
+        Some(TopicRoute {
+            brokers,
+            queues,
+            order_topic_conf,
+        })
     }
 }

@@ -26,13 +26,18 @@ impl NameServer {
         if command.is_response() {
             return None;
         }
-        let answer = self.answer(command, source, now).unwrap_or_else(|error| {
-            Response::error(ResponseCode::SYSTEM_ERROR, error.to_string())
-        });
+        let answer = self
+            .answer(command, source, now)
+            .unwrap_or_else(|error| Response::error(ResponseCode::SYSTEM_ERROR, error.to_string()));
         (!command.is_one_way()).then_some(answer)
     }
 
-    fn answer(&mut self, command: &Command<'_>, source: Source, now: Now) -> Result<Response, FieldError> {
+    fn answer(
+        &mut self,
+        command: &Command<'_>,
+        source: Source,
+        now: Now,
+    ) -> Result<Response, FieldError> {
         match Code(command.code) {
             Code::REGISTER_BROKER => self.on_register(command, source, now),
             Code::UNREGISTER_BROKER => {
@@ -40,14 +45,18 @@ impl NameServer {
                 Ok(Response::success())
             }
             Code::GET_ROUTEINFO_BY_TOPIC => self.on_route(command),
-            Code::GET_BROKER_CLUSTER_INFO => Ok(Response::with_body(bodies::encode_cluster_info(&self.brokers))),
+            Code::GET_BROKER_CLUSTER_INFO => Ok(Response::with_body(bodies::encode_cluster_info(
+                &self.brokers,
+            ))),
             Code::PUT_KV_CONFIG => self.put_kv(command),
             Code::GET_KV_CONFIG => self.get_kv(command),
             Code::DELETE_KV_CONFIG => self.delete_kv(command),
             Code::GET_KVLIST_BY_NAMESPACE => self.kv_list(command),
             Code::WIPE_WRITE_PERM_OF_BROKER => self.write_permission(command, false),
             Code::ADD_WRITE_PERM_OF_BROKER => self.write_permission(command, true),
-            Code::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => Ok(topic_list(self.topics.keys().cloned().collect())),
+            Code::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => {
+                Ok(topic_list(self.topics.keys().cloned().collect()))
+            }
             Code::GET_TOPICS_BY_CLUSTER => self.topics_of_cluster(command),
             Code::GET_SYSTEM_TOPIC_LIST_FROM_NS => Ok(self.system_topics()),
             Code::GET_UNIT_TOPIC_LIST
@@ -68,17 +77,27 @@ impl NameServer {
             code => {
                 let name = code.name().map(|n| format!(" ({n})")).unwrap_or_default();
                 let remark = format!(" request type {}{name} not supported", code.0);
-                Ok(Response::error(ResponseCode::REQUEST_CODE_NOT_SUPPORTED, remark))
+                Ok(Response::error(
+                    ResponseCode::REQUEST_CODE_NOT_SUPPORTED,
+                    remark,
+                ))
             }
         }
     }
 
-    fn on_register(&mut self, command: &Command<'_>, source: Source, now: Now) -> Result<Response, FieldError> {
+    fn on_register(
+        &mut self,
+        command: &Command<'_>,
+        source: Source,
+        now: Now,
+    ) -> Result<Response, FieldError> {
         let refuse = |remark: String| Ok(Response::error(ResponseCode::SYSTEM_ERROR, remark));
         let crc = command.i32("bodyCrc32")?.unwrap_or(0);
         let computed = crate::protocol::hash::body_crc(command.body) as i32;
         if crc != 0 && crc != computed {
-            return refuse(format!("the body's CRC is {computed}, the header says {crc}"));
+            return refuse(format!(
+                "the body's CRC is {computed}, the header says {crc}"
+            ));
         }
         let broker = Broker {
             cluster: command.require_text("clusterName")?,
@@ -86,7 +105,10 @@ impl NameServer {
             id: command.require_i64("brokerId")?,
             address: command.require_text("brokerAddr")?,
             ha_address: command.text("haServerAddr").unwrap_or_default(),
-            timeout_ms: command.i64("heartbeatTimeoutMillis")?.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0),
+            timeout_ms: command
+                .i64("heartbeatTimeoutMillis")?
+                .and_then(|ms| u64::try_from(ms).ok())
+                .filter(|ms| *ms > 0),
         };
         let registration = if command.body.is_empty() {
             Ok(Registration::default())
@@ -103,7 +125,8 @@ impl NameServer {
             Err(reason) => refuse(reason),
             Ok((master, ha)) => {
                 let mut response = fields(vec![("haServerAddr", ha), ("masterAddr", master)]);
-                response.body = Response::with_body(json(&self.kv_table("ORDER_TOPIC_CONFIG"))).body;
+                response.body =
+                    Response::with_body(json(&self.kv_table("ORDER_TOPIC_CONFIG"))).body;
                 Ok(response)
             }
         }
@@ -115,32 +138,49 @@ impl NameServer {
             let remark = format!("No topic route info in name server for the topic: {topic}");
             return Ok(Response::error(ResponseCode::TOPIC_NOT_EXIST, remark));
         };
-        let strict =
-            command.version >= STRICT_JSON_VERSION || command.bool("acceptStandardJsonOnly").unwrap_or(false);
-        let dialect = if strict { Dialect::Strict } else { Dialect::Fastjson };
+        let strict = command.version >= STRICT_JSON_VERSION
+            || command.bool("acceptStandardJsonOnly").unwrap_or(false);
+        let dialect = if strict {
+            Dialect::Strict
+        } else {
+            Dialect::Fastjson
+        };
         Ok(Response::with_body(route.encode(dialect)))
     }
 
     fn kv_table(&self, namespace: &str) -> KvTable<'_> {
         let pairs = self.kv.get(namespace).into_iter().flatten();
-        KvTable { table: pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect() }
+        KvTable {
+            table: pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+        }
     }
 
     fn put_kv(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (command.require_text("namespace")?, command.require_text("key")?);
+        let (namespace, key) = (
+            command.require_text("namespace")?,
+            command.require_text("key")?,
+        );
         let value = command.require_text("value")?;
         let count: usize = self.kv.values().map(BTreeMap::len).sum();
         if count >= KV_ENTRIES_MAX {
-            let remark = format!("{count} entries in the key-value configuration, the limit is {KV_ENTRIES_MAX}");
+            let remark = format!(
+                "{count} entries in the key-value configuration, the limit is {KV_ENTRIES_MAX}"
+            );
             return Ok(Response::error(ResponseCode::SYSTEM_ERROR, remark));
         }
-        self.kv.entry(namespace.to_owned()).or_default().insert(key.to_owned(), value.to_owned());
+        self.kv
+            .entry(namespace.to_owned())
+            .or_default()
+            .insert(key.to_owned(), value.to_owned());
         self.kv_changed = true;
         Ok(Response::success())
     }
 
     fn get_kv(&self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (command.require_text("namespace")?, command.require_text("key")?);
+        let (namespace, key) = (
+            command.require_text("namespace")?,
+            command.require_text("key")?,
+        );
         Ok(match self.kv.get(namespace).and_then(|n| n.get(key)) {
             Some(value) => fields(vec![("value", value.clone())]),
             None => {
@@ -151,7 +191,10 @@ impl NameServer {
     }
 
     fn delete_kv(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (command.require_text("namespace")?, command.require_text("key")?);
+        let (namespace, key) = (
+            command.require_text("namespace")?,
+            command.require_text("key")?,
+        );
         if let Some(table) = self.kv.get_mut(namespace) {
             self.kv_changed |= table.remove(key).is_some();
         }
@@ -168,30 +211,56 @@ impl NameServer {
     }
 
     /// Until the broker registers again, as with stock name servers.
-    fn write_permission(&mut self, command: &Command<'_>, add: bool) -> Result<Response, FieldError> {
+    fn write_permission(
+        &mut self,
+        command: &Command<'_>,
+        add: bool,
+    ) -> Result<Response, FieldError> {
         let broker = command.require_text("brokerName")?;
         let mut count = 0;
         for queue in self.topics.values_mut().filter_map(|q| q.get_mut(broker)) {
-            queue.perm = if add { queue.perm | WRITE } else { queue.perm & !WRITE };
+            queue.perm = if add {
+                queue.perm | WRITE
+            } else {
+                queue.perm & !WRITE
+            };
             count += 1;
         }
-        let name = if add { "addTopicCount" } else { "wipeTopicCount" };
+        let name = if add {
+            "addTopicCount"
+        } else {
+            "wipeTopicCount"
+        };
         Ok(fields(vec![(name, count.to_string())]))
     }
 
     fn topics_of_cluster(&self, command: &Command<'_>) -> Result<Response, FieldError> {
         let cluster = command.require_text("cluster")?;
         let inside = |name: &String| self.brokers.get(name).is_some_and(|b| b.cluster == cluster);
-        let topics = self.topics.iter().filter(|(_, queues)| queues.keys().any(inside));
+        let topics = self
+            .topics
+            .iter()
+            .filter(|(_, queues)| queues.keys().any(inside));
         Ok(topic_list(topics.map(|(t, _)| t.clone()).collect()))
     }
 
     fn system_topics(&self) -> Response {
-        let mut names: Vec<String> = self.brokers.values().flat_map(|b| [b.cluster.clone(), b.broker_name.clone()]).collect();
+        let mut names: Vec<String> = self
+            .brokers
+            .values()
+            .flat_map(|b| [b.cluster.clone(), b.broker_name.clone()])
+            .collect();
         names.sort();
         names.dedup();
-        let broker_addr = self.brokers.values().find_map(|b| b.addresses.get(&0)).cloned();
-        Response::with_body(json(&TopicList { topic_list: names, broker_addr }))
+        let broker_addr = self
+            .brokers
+            .values()
+            .find_map(|b| b.addresses.get(&0))
+            .cloned();
+        Response::with_body(json(&TopicList {
+            topic_list: names,
+            broker_addr,
+        }))
     }
 
     fn delete_topic(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
@@ -229,7 +298,10 @@ impl NameServer {
     }
 
     fn member_group(&self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (cluster, name) = (command.require_text("clusterName")?, command.require_text("brokerName")?);
+        let (cluster, name) = (
+            command.require_text("clusterName")?,
+            command.require_text("brokerName")?,
+        );
         let empty = || bodies::BrokerData {
             cluster: cluster.to_owned(),
             broker_name: name.to_owned(),
@@ -241,5 +313,8 @@ impl NameServer {
 }
 
 fn topic_list(topics: Vec<String>) -> Response {
-    Response::with_body(json(&TopicList { topic_list: topics, broker_addr: None }))
+    Response::with_body(json(&TopicList {
+        topic_list: topics,
+        broker_addr: None,
+    }))
 }

@@ -103,9 +103,13 @@ impl CommitLog {
     pub fn create_first<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Segment, OpenError> {
         let path = config.commit_log.join(segment_name(0));
         let failed = |path: PathBuf| move |source| OpenError::Io { path, source };
-        io.create_directories(&config.commit_log).map_err(failed(config.commit_log.clone()))?;
-        let file = io.create(&path, config.segment_bytes).map_err(failed(path))?;
-        io.flush_directory(&config.commit_log).map_err(failed(config.commit_log.clone()))?;
+        io.create_directories(&config.commit_log)
+            .map_err(failed(config.commit_log.clone()))?;
+        let file = io
+            .create(&path, config.segment_bytes)
+            .map_err(failed(path))?;
+        io.flush_directory(&config.commit_log)
+            .map_err(failed(config.commit_log.clone()))?;
         Ok(Segment { start: 0, file })
     }
 
@@ -152,11 +156,17 @@ impl CommitLog {
             return Err(AppendError::Stopping);
         }
         if total + BLANK_BYTES > self.segment_bytes {
-            return Err(AppendError::TooLong { bytes: largest, max: self.segment_bytes - BLANK_BYTES });
+            return Err(AppendError::TooLong {
+                bytes: largest,
+                max: self.segment_bytes - BLANK_BYTES,
+            });
         }
         let unwritten = self.appended - self.written;
         if unwritten + total > UNWRITTEN_BYTES_MAX {
-            return Err(AppendError::Busy { unwritten, max: UNWRITTEN_BYTES_MAX });
+            return Err(AppendError::Busy {
+                unwritten,
+                max: UNWRITTEN_BYTES_MAX,
+            });
         }
         if self.appended + total + BLANK_BYTES > self.newest_end() {
             self.roll()?;
@@ -169,10 +179,15 @@ impl CommitLog {
         let file = match &self.next {
             Next::Ready(file) => *file,
             Next::Failed { errno, .. } => {
-                return Err(AppendError::DiskFull(std::io::Error::from_raw_os_error(*errno).to_string()));
+                return Err(AppendError::DiskFull(
+                    std::io::Error::from_raw_os_error(*errno).to_string(),
+                ));
             }
             Next::Absent | Next::Preparing => {
-                return Err(AppendError::Busy { unwritten: self.appended - self.written, max: UNWRITTEN_BYTES_MAX });
+                return Err(AppendError::Busy {
+                    unwritten: self.appended - self.written,
+                    max: UNWRITTEN_BYTES_MAX,
+                });
             }
         };
         let end = self.newest_end();
@@ -186,7 +201,10 @@ impl CommitLog {
     }
 
     /// Where the next record goes; `encode` must append exactly the bytes that were reserved for it.
-    pub fn append(&mut self, encode: impl FnOnce(PhysicalOffset, &mut BytesMut)) -> (PhysicalOffset, PhysicalOffset) {
+    pub fn append(
+        &mut self,
+        encode: impl FnOnce(PhysicalOffset, &mut BytesMut),
+    ) -> (PhysicalOffset, PhysicalOffset) {
         let at = PhysicalOffset(self.appended);
         let before = self.chunk.len();
         if self.chunk.capacity() - before < 4096 {
@@ -205,25 +223,50 @@ impl CommitLog {
             return;
         }
         let bytes = self.chunk.split().freeze();
-        self.sealed.push_back(Sealed { start: self.chunk_start, end: self.appended, bytes });
+        self.sealed.push_back(Sealed {
+            start: self.chunk_start,
+            end: self.appended,
+            bytes,
+        });
         self.chunk_start = self.appended;
     }
 
     /// Submits what was appended; hands each batch to `keep` for the tail cache.
-    pub fn seal<I: Io>(&mut self, now_us: u64, io: &mut I, mut keep: impl FnMut(PhysicalOffset, Bytes)) {
+    pub fn seal<I: Io>(
+        &mut self,
+        now_us: u64,
+        io: &mut I,
+        mut keep: impl FnMut(PhysicalOffset, Bytes),
+    ) {
         self.close_batch();
         while let Some(front) = self.sealed.front() {
-            let segment = self.segment_of(front.start).expect("a batch lies in a segment");
+            let segment = self
+                .segment_of(front.start)
+                .expect("a batch lies in a segment");
             // A batch in a new segment waits for all before it, so that a crash leaves no hole in an older segment.
             if front.start == segment.start && !self.in_flight.is_empty() {
                 break;
             }
-            let Some(batch) = self.sealed.pop_front() else { break };
-            let index = self.first_in_flight.wrapping_add(self.in_flight.len() as u32);
-            self.in_flight.push_back(Batch { end: batch.end, done: false });
+            let Some(batch) = self.sealed.pop_front() else {
+                break;
+            };
+            let index = self
+                .first_in_flight
+                .wrapping_add(self.in_flight.len() as u32);
+            self.in_flight.push_back(Batch {
+                end: batch.end,
+                done: false,
+            });
             keep(PhysicalOffset(batch.start), batch.bytes.clone());
             let position = batch.start - segment.start;
-            io.submit(token(token::LOG_WRITE, index), Op::Write { file: segment.file, position, bytes: batch.bytes });
+            io.submit(
+                token(token::LOG_WRITE, index),
+                Op::Write {
+                    file: segment.file,
+                    position,
+                    bytes: batch.bytes,
+                },
+            );
         }
         self.prepare_next(now_us, io);
         self.flush_if_due(now_us, io);
@@ -234,10 +277,18 @@ impl CommitLog {
         let small = self.segment_bytes <= 16 << 20;
         let wanted = used > 0 && (small || used > self.segment_bytes / 2);
         let retry = matches!(self.next, Next::Failed { retry_us, .. } if retry_us <= now_us);
-        if wanted && (self.next == Next::Absent || retry) && !self.stopping && self.failure.is_none() {
+        if wanted
+            && (self.next == Next::Absent || retry)
+            && !self.stopping
+            && self.failure.is_none()
+        {
             self.next = Next::Preparing;
             let path = self.directory.join(segment_name(self.newest_end()));
-            let op = Op::Prepare { path, len: self.segment_bytes, zero_fill: self.zero_fill };
+            let op = Op::Prepare {
+                path,
+                len: self.segment_bytes,
+                zero_fill: self.zero_fill,
+            };
             io.submit(token(token::LOG_PREPARE, 0), op);
         }
     }
@@ -248,7 +299,10 @@ impl CommitLog {
             Ok(other) => panic!("a segment was prepared with {other:?}"),
             Err(failed) => {
                 tracing::error!(error = %failed.error(), "the next segment could not be prepared");
-                Next::Failed { errno: failed.errno, retry_us: now_us + PREPARE_RETRY_US }
+                Next::Failed {
+                    errno: failed.errno,
+                    retry_us: now_us + PREPARE_RETRY_US,
+                }
             }
         };
     }
@@ -261,11 +315,21 @@ impl CommitLog {
             return;
         }
         let place = index.wrapping_sub(self.first_in_flight) as usize;
-        let batch = self.in_flight.get_mut(place).expect("a write that is in flight");
+        let batch = self
+            .in_flight
+            .get_mut(place)
+            .expect("a write that is in flight");
         batch.done = true;
         while self.in_flight.front().is_some_and(|b| b.done) && self.failure.is_none() {
-            let Some(batch) = self.in_flight.pop_front() else { break };
-            assert!(batch.end >= self.written, "written went back from {} to {}", self.written, batch.end);
+            let Some(batch) = self.in_flight.pop_front() else {
+                break;
+            };
+            assert!(
+                batch.end >= self.written,
+                "written went back from {} to {}",
+                self.written,
+                batch.end
+            );
             self.written = batch.end;
             self.first_in_flight = self.first_in_flight.wrapping_add(1);
             self.unflushed_since_us.get_or_insert(now_us);
@@ -294,7 +358,9 @@ impl CommitLog {
         if !due {
             return;
         }
-        let segment = self.segment_of(self.flushed).expect("what is written lies in a segment");
+        let segment = self
+            .segment_of(self.flushed)
+            .expect("what is written lies in a segment");
         // One file at a time; what reaches into the next segment is flushed after this.
         let end = self.written.min(segment.start + self.segment_bytes);
         self.flushing = Some(end);
@@ -305,7 +371,9 @@ impl CommitLog {
     fn flush_deadline(&self) -> Option<u64> {
         match self.mode {
             FlushMode::Sync => None,
-            FlushMode::Async { interval_ms, .. } => self.unflushed_since_us.map(|us| us + interval_ms * 1000),
+            FlushMode::Async { interval_ms, .. } => {
+                self.unflushed_since_us.map(|us| us + interval_ms * 1000)
+            }
         }
     }
 
@@ -314,7 +382,12 @@ impl CommitLog {
         let end = self.flushing.take().expect("a flush was in flight");
         match result {
             Ok(_) => {
-                assert!(self.flushed <= end && end <= self.written, "{} {end} {}", self.flushed, self.written);
+                assert!(
+                    self.flushed <= end && end <= self.written,
+                    "{} {end} {}",
+                    self.flushed,
+                    self.written
+                );
                 self.flushed = end;
                 self.flush_if_due(now_us, io);
             }
@@ -327,7 +400,11 @@ impl CommitLog {
             Next::Failed { retry_us, .. } => Some(retry_us),
             Next::Absent | Next::Preparing | Next::Ready(_) => None,
         };
-        let flush = if self.flushing.is_none() && self.failure.is_none() { self.flush_deadline() } else { None };
+        let flush = if self.flushing.is_none() && self.failure.is_none() {
+            self.flush_deadline()
+        } else {
+            None
+        };
         retry.into_iter().chain(flush).min()
     }
 

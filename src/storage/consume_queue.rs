@@ -57,12 +57,19 @@ impl ConsumeQueue {
 
     /// Starts the queue at an offset; nothing is in memory yet.
     pub fn set_range(&mut self, min: u64, max: u64) {
-        assert!(self.entries.is_empty(), "a queue with entries can't be placed");
+        assert!(
+            self.entries.is_empty(),
+            "a queue with entries can't be placed"
+        );
         (self.min, self.max, self.next, self.persisted) = (min, max, max, max);
     }
 
     pub fn publish(&mut self, offset: u64, entry: Entry) {
-        assert_eq!(offset, self.max, "queue offsets are dense ({} {})", self.topic, self.queue_id);
+        assert_eq!(
+            offset, self.max,
+            "queue offsets are dense ({} {})",
+            self.topic, self.queue_id
+        );
         self.entries.push_back(entry);
         self.max += 1;
         self.next = self.next.max(self.max);
@@ -71,7 +78,9 @@ impl ConsumeQueue {
     /// The entry, if it is in memory.
     pub fn get(&self, offset: u64) -> Option<Entry> {
         let first = self.max - self.entries.len() as u64;
-        self.entries.get(usize::try_from(offset.checked_sub(first)?).ok()?).copied()
+        self.entries
+            .get(usize::try_from(offset.checked_sub(first)?).ok()?)
+            .copied()
     }
 
     pub fn unpersisted(&self) -> u64 {
@@ -85,8 +94,14 @@ impl ConsumeQueue {
     /// Path of the file with this entry, its position there, and how many entries follow it in the file.
     pub fn place(&self, offset: u64) -> (PathBuf, u64, u64) {
         let first = offset / self.file_entries() * self.file_entries();
-        let path = self.directory.join(format!("{:020}", first * ENTRY_BYTES as u64));
-        (path, (offset - first) * ENTRY_BYTES as u64, self.file_entries() - (offset - first))
+        let path = self
+            .directory
+            .join(format!("{:020}", first * ENTRY_BYTES as u64));
+        (
+            path,
+            (offset - first) * ENTRY_BYTES as u64,
+            self.file_entries() - (offset - first),
+        )
     }
 
     /// Writes what is not in the files yet, then forgets old entries. Page cache only, unless `flush`.
@@ -96,7 +111,11 @@ impl ConsumeQueue {
             let count = room.min(self.max - self.persisted);
             let mut bytes = Vec::with_capacity(count as usize * ENTRY_BYTES);
             for offset in self.persisted..self.persisted + count {
-                encode(self.get(offset).expect("entries that are not persisted are in memory"), &mut bytes);
+                encode(
+                    self.get(offset)
+                        .expect("entries that are not persisted are in memory"),
+                    &mut bytes,
+                );
             }
             if !io.exists(&path) {
                 io.create_directories(&self.directory)?;
@@ -136,5 +155,9 @@ pub fn decode(bytes: &[u8]) -> Option<Entry> {
     if size == 0 || size == i32::MAX as u32 || at > i64::MAX as u64 {
         return None;
     }
-    Some(Entry { at: PhysicalOffset(at), bytes: size, tags_code: i64::from_be_bytes(*tags) })
+    Some(Entry {
+        at: PhysicalOffset(at),
+        bytes: size,
+        tags_code: i64::from_be_bytes(*tags),
+    })
 }

@@ -40,14 +40,34 @@ impl Fetches {
         self.jobs.is_empty()
     }
 
-    pub fn start<I: Io>(&mut self, key: u64, parts: Vec<Result<Part, String>>, fetched: Fetched, io: &mut I) {
-        let job = self.jobs.insert(Job { key, fetched, left: parts.len(), error: None });
+    pub fn start<I: Io>(
+        &mut self,
+        key: u64,
+        parts: Vec<Result<Part, String>>,
+        fetched: Fetched,
+        io: &mut I,
+    ) {
+        let job = self.jobs.insert(Job {
+            key,
+            fetched,
+            left: parts.len(),
+            error: None,
+        });
         for part in parts {
             // A part that can't be read is a read that ends with an error, in its turn.
             let part = part.unwrap_or_else(|reason| {
                 self.jobs[job].error = Some(reason);
-                let missing = Missing::Log { at: crate::ids::PhysicalOffset(0), bytes: 0 };
-                Part { missing, file: File(u32::MAX), position: 0, len: 0, close: false }
+                let missing = Missing::Log {
+                    at: crate::ids::PhysicalOffset(0),
+                    bytes: 0,
+                };
+                Part {
+                    missing,
+                    file: File(u32::MAX),
+                    position: 0,
+                    len: 0,
+                    close: false,
+                }
             });
             let slot = self.parts.insert((job, part));
             self.waiting.push_back(slot);
@@ -57,10 +77,16 @@ impl Fetches {
 
     fn submit<I: Io>(&mut self, io: &mut I) {
         while self.in_flight < COLD_READS_IN_FLIGHT_MAX {
-            let Some(slot) = self.waiting.pop_front() else { return };
+            let Some(slot) = self.waiting.pop_front() else {
+                return;
+            };
             let part = self.parts[slot].1;
             self.in_flight += 1;
-            let op = Op::Read { file: part.file, position: part.position, len: part.len };
+            let op = Op::Read {
+                file: part.file,
+                position: part.position,
+                len: part.len,
+            };
             io.submit(token(token::FETCH, slot as u32), op);
         }
     }
@@ -82,7 +108,8 @@ impl Fetches {
             Ok(Done::Read { bytes }) => keep(&mut job.fetched, part, bytes.freeze()),
             Ok(other) => panic!("a read completed with {other:?}"),
             Err(failed) => {
-                job.error.get_or_insert(format!("read failed: {}", failed.error()));
+                job.error
+                    .get_or_insert(format!("read failed: {}", failed.error()));
             }
         }
         job.left -= 1;
@@ -92,7 +119,10 @@ impl Fetches {
                 None => Ok(job.fetched),
                 Some(error) => Err(error),
             };
-            done.push(FetchDone { key: job.key, result });
+            done.push(FetchDone {
+                key: job.key,
+                result,
+            });
         }
         self.submit(io);
     }

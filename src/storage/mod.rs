@@ -43,8 +43,6 @@ pub struct StoreConfig {
     pub flush: FlushMode,
     /// Recent log bytes kept in memory.
     pub tail_cache_bytes: u64,
-    /// Consume queue entries kept in memory, over all queues, in bytes.
-    pub entry_cache_bytes: u64,
     /// Fill the next segment with zeros ahead of use.
     pub zero_fill: bool,
 }
@@ -166,7 +164,11 @@ impl Fetched {
     fn entry(&self, queue: QueueIndex, at: QueueOffset) -> Option<Entry> {
         self.entries.iter().find_map(|(q, from, entries)| {
             let place = usize::try_from(at.0.checked_sub(from.0)?).ok()?;
-            if *q == queue { entries.get(place).copied() } else { None }
+            if *q == queue {
+                entries.get(place).copied()
+            } else {
+                None
+            }
         })
     }
 
@@ -192,7 +194,6 @@ pub struct FetchDone {
 
 /// Kinds of [`crate::io::Token`] that belong to the store: completions with them go to [`Store::on_completion`].
 pub const TOKEN_KINDS: std::ops::RangeInclusive<u8> = 0x40..=0x5f;
-
 
 /// Kinds of the store's own operations.
 mod token {

@@ -48,9 +48,16 @@ impl Tombstones {
         if !io.exists(&path) {
             return Ok(Self::default());
         }
-        let bytes = io.read_whole(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
+        let bytes = io.read_whole(&path).map_err(|source| OpenError::Io {
+            path: path.clone(),
+            source,
+        })?;
         let table = serde_json::from_slice(&bytes);
-        table.map(Self).map_err(|e| OpenError::Corrupt { path, offset: 0, reason: e.to_string() })
+        table.map(Self).map_err(|e| OpenError::Corrupt {
+            path,
+            offset: 0,
+            reason: e.to_string(),
+        })
     }
 }
 
@@ -72,24 +79,39 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
 
 pub fn open<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Opened, OpenError> {
     let started = Instant::now();
-    io.create_directories(&config.root).map_err(at(&config.root))?;
+    io.create_directories(&config.root)
+        .map_err(at(&config.root))?;
     let lock = lock(config, io)?;
     let abort = config.root.join(ABORT);
     let clean = !io.exists(&abort);
     let tombstones = Tombstones::load(config, io)?;
     let mut segments = open_segments(config, io)?;
-    let mut scan = Scan { config, tombstones: &tombstones, queues: BTreeMap::new(), report: Recovered::default(), last_store_ms: 0 };
+    let mut scan = Scan {
+        config,
+        tombstones: &tombstones,
+        queues: BTreeMap::new(),
+        report: Recovered::default(),
+        last_store_ms: 0,
+    };
     let start = segments.first().map_or(0, |s| s.start);
     if clean && !segments.is_empty() {
         scan.load_queues(start, io)?;
     }
-    let from = scan.queues.values().filter_map(|q| q.log_end).max().unwrap_or(start).max(start);
+    let from = scan
+        .queues
+        .values()
+        .filter_map(|q| q.log_end)
+        .max()
+        .unwrap_or(start)
+        .max(start);
     let end = scan.run(&segments, from, io)?;
     scan.cut(&mut segments, end, io)?;
     if segments.is_empty() {
         segments.push(CommitLog::create_first(config, io)?);
     }
-    io.create(&abort, 0).map(|file| io.close(file)).map_err(at(&abort))?;
+    io.create(&abort, 0)
+        .map(|file| io.close(file))
+        .map_err(at(&abort))?;
     io.flush_directory(&config.root).map_err(at(&config.root))?;
     let (mut report, last_store_ms) = (scan.report, scan.last_store_ms);
     let queues: Vec<ConsumeQueue> = scan.queues.into_values().map(|q| q.queue).collect();
@@ -99,7 +121,15 @@ pub fn open<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Opened, OpenError
     report.start.0 = start;
     report.end.0 = end;
     report.milliseconds = started.elapsed().as_millis() as u64;
-    Ok(Opened { segments, queues, end, last_store_ms, tombstones, lock, report })
+    Ok(Opened {
+        segments,
+        queues,
+        end,
+        last_store_ms,
+        tombstones,
+        lock,
+        report,
+    })
 }
 
 /// The kernel gives a killed process's lock back a little later than the process: tried for 2 s.
@@ -111,7 +141,9 @@ fn lock<I: Io>(config: &StoreConfig, io: &mut I) -> Result<File, OpenError> {
             Ok(file) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if started.elapsed().as_secs() >= 2 {
-                    return Err(OpenError::Locked { path: config.root.clone() });
+                    return Err(OpenError::Locked {
+                        path: config.root.clone(),
+                    });
                 }
                 std::thread::yield_now();
             }
@@ -122,10 +154,18 @@ fn lock<I: Io>(config: &StoreConfig, io: &mut I) -> Result<File, OpenError> {
 
 fn open_segments<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Vec<Segment>, OpenError> {
     let mut segments: Vec<Segment> = Vec::new();
-    let names = io.list(&config.commit_log).map_err(at(&config.commit_log))?;
+    let names = io
+        .list(&config.commit_log)
+        .map_err(at(&config.commit_log))?;
     for name in names {
         let path = config.commit_log.join(&name);
-        let Some(start) = name.parse::<u64>().ok().filter(|s| segment_name(*s) == name) else { continue };
+        let Some(start) = name
+            .parse::<u64>()
+            .ok()
+            .filter(|s| segment_name(*s) == name)
+        else {
+            continue;
+        };
         let file = io.open(&path).map_err(at(&path))?;
         let len = io.len(file).map_err(at(&path))?;
         if len != config.segment_bytes {
@@ -146,8 +186,15 @@ fn open_segments<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Vec<Segment>
         if let Some(last) = segments.last()
             && last.start + config.segment_bytes != start
         {
-            let reason = format!("a segment is missing in front of it: the one before starts at {}", last.start);
-            return Err(OpenError::Corrupt { path, offset: start, reason });
+            let reason = format!(
+                "a segment is missing in front of it: the one before starts at {}",
+                last.start
+            );
+            return Err(OpenError::Corrupt {
+                path,
+                offset: start,
+                reason,
+            });
         }
         segments.push(Segment { start, file });
     }
@@ -178,17 +225,31 @@ impl Scan<'_> {
                 continue;
             }
             for name in io.list(&directory).map_err(at(&directory))? {
-                let Ok(queue_id) = name.parse::<u32>() else { continue };
+                let Ok(queue_id) = name.parse::<u32>() else {
+                    continue;
+                };
                 let mut queue = ConsumeQueue::new(self.config, &topic, queue_id);
-                let log_end = load_queue(self.config, &mut queue, &directory.join(&name), log_start, io)?;
-                self.queues.insert((topic.clone(), queue_id), Found { queue, log_end });
+                let log_end = load_queue(
+                    self.config,
+                    &mut queue,
+                    &directory.join(&name),
+                    log_start,
+                    io,
+                )?;
+                self.queues
+                    .insert((topic.clone(), queue_id), Found { queue, log_end });
             }
         }
         Ok(())
     }
 
     /// Reads the log from an offset to its end.
-    fn run<I: Io>(&mut self, segments: &[Segment], from: u64, io: &mut I) -> Result<u64, OpenError> {
+    fn run<I: Io>(
+        &mut self,
+        segments: &[Segment],
+        from: u64,
+        io: &mut I,
+    ) -> Result<u64, OpenError> {
         let mut end = from;
         for (index, segment) in segments.iter().enumerate() {
             let limit = segment.start + self.config.segment_bytes;
@@ -209,7 +270,11 @@ impl Scan<'_> {
                         "no valid record here, but the segment at {} has data; the store was left as it is",
                         later.start
                     );
-                    return Err(OpenError::Corrupt { path, offset: end, reason });
+                    return Err(OpenError::Corrupt {
+                        path,
+                        offset: end,
+                        reason,
+                    });
                 }
             }
             break;
@@ -218,7 +283,12 @@ impl Scan<'_> {
     }
 
     /// Reads one segment; returns where its valid records end (its limit, if it is full).
-    fn scan_segment<I: Io>(&mut self, segment: Segment, from: u64, io: &mut I) -> Result<u64, OpenError> {
+    fn scan_segment<I: Io>(
+        &mut self,
+        segment: Segment,
+        from: u64,
+        io: &mut I,
+    ) -> Result<u64, OpenError> {
         let path = self.config.commit_log.join(segment_name(segment.start));
         let limit = segment.start + self.config.segment_bytes;
         let mut buffer = vec![0_u8; SCAN_BYTES.min(self.config.segment_bytes as usize)];
@@ -228,12 +298,20 @@ impl Scan<'_> {
             if wanted < 8 {
                 return Ok(position);
             }
-            let count = io.read_at(segment.file, position - segment.start, &mut buffer[..wanted]).map_err(at(&path))?;
+            let count = io
+                .read_at(
+                    segment.file,
+                    position - segment.start,
+                    &mut buffer[..wanted],
+                )
+                .map_err(at(&path))?;
             let before = position;
             let mut rest = &buffer[..count];
             loop {
                 match StoredMessage::decode(rest) {
-                    Ok(Record::Blank(bytes)) if u64::from(bytes) == limit - position => return Ok(limit),
+                    Ok(Record::Blank(bytes)) if u64::from(bytes) == limit - position => {
+                        return Ok(limit);
+                    }
                     Ok(Record::Message(message)) if self.accepts(&message, position) => {
                         rest = &rest[message.bytes.len()..];
                         position += message.bytes.len() as u64;
@@ -276,11 +354,17 @@ impl Scan<'_> {
     fn add(&mut self, message: &StoredMessage<'_>) {
         let queue_id = message.queue_id as u32;
         let offset = message.queue_offset.0;
-        let found = self.queues.entry((message.topic.to_owned(), queue_id)).or_insert_with(|| {
-            let mut queue = ConsumeQueue::new(self.config, message.topic, queue_id);
-            queue.set_range(offset, offset);
-            Found { queue, log_end: None }
-        });
+        let found = self
+            .queues
+            .entry((message.topic.to_owned(), queue_id))
+            .or_insert_with(|| {
+                let mut queue = ConsumeQueue::new(self.config, message.topic, queue_id);
+                queue.set_range(offset, offset);
+                Found {
+                    queue,
+                    log_end: None,
+                }
+            });
         if offset == found.queue.max {
             let entry = Entry {
                 at: message.physical_offset,
@@ -290,13 +374,28 @@ impl Scan<'_> {
             found.queue.publish(offset, entry);
             found.queue.last_store_ms = Some(message.store_timestamp);
         } else if offset > found.queue.max {
-            tracing::warn!(topic = message.topic, queue_id, expected = found.queue.max, offset, "a gap in a queue's offsets");
+            tracing::warn!(
+                topic = message.topic,
+                queue_id,
+                expected = found.queue.max,
+                offset,
+                "a gap in a queue's offsets"
+            );
         }
     }
 
     /// Zeroes what follows the end in its segment and removes the segments behind, before anything is appended.
-    fn cut<I: Io>(&mut self, segments: &mut Vec<Segment>, end: u64, io: &mut I) -> Result<(), OpenError> {
-        while segments.len() > 1 && segments.last().is_some_and(|s| s.start >= end && s.start > 0) {
+    fn cut<I: Io>(
+        &mut self,
+        segments: &mut Vec<Segment>,
+        end: u64,
+        io: &mut I,
+    ) -> Result<(), OpenError> {
+        while segments.len() > 1
+            && segments
+                .last()
+                .is_some_and(|s| s.start >= end && s.start > 0)
+        {
             let Some(last) = segments.pop() else { break };
             let path = self.config.commit_log.join(segment_name(last.start));
             if last.start == end {
@@ -307,21 +406,28 @@ impl Scan<'_> {
             io.close(last.file);
             io.remove(&path).map_err(at(&path))?;
         }
-        let Some(last) = segments.last() else { return Ok(()) };
+        let Some(last) = segments.last() else {
+            return Ok(());
+        };
         let limit = last.start + self.config.segment_bytes;
         if end >= limit {
             let start = limit;
             let path = self.config.commit_log.join(segment_name(start));
-            let file = io.create(&path, self.config.segment_bytes).map_err(at(&path))?;
+            let file = io
+                .create(&path, self.config.segment_bytes)
+                .map_err(at(&path))?;
             segments.push(Segment { start, file });
             return Ok(());
         }
         let path = self.config.commit_log.join(segment_name(last.start));
         let position = end - last.start;
-        let stale = self.stale_bytes(last.file, position, io).map_err(at(&path))?;
+        let stale = self
+            .stale_bytes(last.file, position, io)
+            .map_err(at(&path))?;
         if stale > 0 {
             self.report.cut_bytes = stale;
-            io.zero_range(last.file, position, self.config.segment_bytes - position).map_err(at(&path))?;
+            io.zero_range(last.file, position, self.config.segment_bytes - position)
+                .map_err(at(&path))?;
             io.flush(last.file).map_err(at(&path))?;
         }
         Ok(())
@@ -352,13 +458,16 @@ fn name_is_safe(topic: &str) -> bool {
 }
 
 /// Delays of Apache's default levels 1 to 18 in seconds.
-const DELAY_SECONDS: [i64; 18] =
-    [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200];
+const DELAY_SECONDS: [i64; 18] = [
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+];
 
 /// The tag's hash; for parked delay records the time of delivery, as Apache keeps it.
 fn entry_tags_code(message: &StoredMessage<'_>) -> i64 {
     if message.topic == SCHEDULE_TOPIC
-        && let Some(seconds) = usize::try_from(message.queue_id).ok().and_then(|level| DELAY_SECONDS.get(level))
+        && let Some(seconds) = usize::try_from(message.queue_id)
+            .ok()
+            .and_then(|level| DELAY_SECONDS.get(level))
     {
         return message.store_timestamp as i64 + seconds * 1000;
     }
@@ -373,28 +482,59 @@ fn load_queue<I: Io>(
     log_start: u64,
     io: &mut I,
 ) -> Result<Option<u64>, OpenError> {
-    let mut starts: Vec<u64> = io.list(directory).map_err(at(directory))?.iter().filter_map(|n| n.parse().ok()).collect();
+    let mut starts: Vec<u64> = io
+        .list(directory)
+        .map_err(at(directory))?
+        .iter()
+        .filter_map(|n| n.parse().ok())
+        .collect();
     starts.sort_unstable();
     let per_file = config.queue_file_bytes / ENTRY_BYTES as u64;
-    let mut reader = QueueReader { config, directory, open: None };
-    let Some((first, last)) = starts.first().zip(starts.last()) else { return Ok(None) };
-    let (first, mut behind) = (first / ENTRY_BYTES as u64, last / ENTRY_BYTES as u64 + per_file);
+    let mut reader = QueueReader {
+        config,
+        directory,
+        open: None,
+    };
+    let Some((first, last)) = starts.first().zip(starts.last()) else {
+        return Ok(None);
+    };
+    let (first, mut behind) = (
+        first / ENTRY_BYTES as u64,
+        last / ENTRY_BYTES as u64 + per_file,
+    );
     // The last file with an entry, then the last entry in it.
-    while behind > first && reader.entry(behind - per_file, io)?.is_none() && !reader.has_filler(behind - per_file, io)? {
+    while behind > first
+        && reader.entry(behind - per_file, io)?.is_none()
+        && !reader.has_filler(behind - per_file, io)?
+    {
         behind -= per_file;
     }
-    let valid = |reader: &mut QueueReader<'_>, offset, io: &mut I| reader.entry(offset, io).map(|e| e.is_some());
+    let valid = |reader: &mut QueueReader<'_>, offset, io: &mut I| {
+        reader.entry(offset, io).map(|e| e.is_some())
+    };
     let filler_end = partition(first, behind, |offset| reader.has_filler(offset, io))?;
     let max = partition(filler_end, behind, |offset| valid(&mut reader, offset, io))?;
-    let min = partition(filler_end, max, |offset| Ok(reader.entry(offset, io)?.is_some_and(|e| e.at.0 < log_start)))?;
-    let last = if max > min { reader.entry(max - 1, io)? } else { None };
+    let min = partition(filler_end, max, |offset| {
+        Ok(reader
+            .entry(offset, io)?
+            .is_some_and(|e| e.at.0 < log_start))
+    })?;
+    let last = if max > min {
+        reader.entry(max - 1, io)?
+    } else {
+        None
+    };
     reader.finish(io);
     queue.set_range(min, max);
     Ok(last.map(|e| e.at.0 + u64::from(e.bytes)))
 }
 
 /// First offset in `from..to` for which `holds` is false, where it holds for a prefix.
-fn partition(from: u64, to: u64, mut holds: impl FnMut(u64) -> Result<bool, OpenError>) -> Result<u64, OpenError> {
+fn partition(
+    from: u64,
+    to: u64,
+    mut holds: impl FnMut(u64) -> Result<bool, OpenError>,
+) -> Result<u64, OpenError> {
     let (mut low, mut high) = (from, to);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -429,12 +569,18 @@ impl QueueReader<'_> {
             let found = io.len(file).map_err(at(&path))?;
             if found != self.config.queue_file_bytes {
                 let (expected, key) = (self.config.queue_file_bytes, "mappedFileSizeConsumeQueue");
-                return Err(OpenError::FileSize { path, found, expected, key });
+                return Err(OpenError::FileSize {
+                    path,
+                    found,
+                    expected,
+                    key,
+                });
             }
         }
         let mut bytes = [0; ENTRY_BYTES];
         if let Some((_, file)) = self.open {
-            io.read_at(file, byte - start, &mut bytes).map_err(at(&path))?;
+            io.read_at(file, byte - start, &mut bytes)
+                .map_err(at(&path))?;
         }
         Ok(bytes)
     }

@@ -5,8 +5,8 @@ use super::consume_queue::{ConsumeQueue, PERSIST_ENTRIES};
 use super::fetch::Fetches;
 use super::tail_cache::TailCache;
 use super::{
-    AppendError, Appended, Arrival, Entry, FetchDone, Fetched, Missing, OpenError, QueueBounds, Recovered, StoreConfig,
-    recovery, token,
+    AppendError, Appended, Arrival, Entry, FetchDone, Fetched, Missing, OpenError, QueueBounds,
+    Recovered, StoreConfig, recovery, token,
 };
 use crate::clock::Now;
 use crate::ids::{NameMap, PhysicalOffset, QueueIndex, QueueOffset};
@@ -54,7 +54,11 @@ pub struct Store {
 
 impl Store {
     /// Opens or creates the store: lock, recovery, first segment. Blocking; called before the shard serves.
-    pub fn open<I: Io>(config: StoreConfig, now: Now, io: &mut I) -> Result<(Self, Recovered), OpenError> {
+    pub fn open<I: Io>(
+        config: StoreConfig,
+        now: Now,
+        io: &mut I,
+    ) -> Result<(Self, Recovered), OpenError> {
         let opened = recovery::open(&config, io)?;
         let mut store = Self {
             log: CommitLog::new(&config, opened.segments, opened.end),
@@ -84,8 +88,12 @@ impl Store {
     }
 
     fn add_queue(&mut self, queue: ConsumeQueue) -> QueueIndex {
-        let index = QueueIndex(u32::try_from(self.queues.len()).expect("queues are bounded by topics"));
-        self.by_name.entry(queue.topic.clone()).or_default().insert(queue.queue_id, index);
+        let index =
+            QueueIndex(u32::try_from(self.queues.len()).expect("queues are bounded by topics"));
+        self.by_name
+            .entry(queue.topic.clone())
+            .or_default()
+            .insert(queue.queue_id, index);
         self.queues.push(queue);
         self.arrival_of.push(None);
         index
@@ -109,7 +117,10 @@ impl Store {
         let mut all: Vec<_> = self
             .by_name
             .iter()
-            .flat_map(|(topic, ids)| ids.iter().map(|(id, index)| (topic.to_string(), *id, *index)))
+            .flat_map(|(topic, ids)| {
+                ids.iter()
+                    .map(|(id, index)| (topic.to_string(), *id, *index))
+            })
             .collect();
         all.sort();
         all
@@ -117,7 +128,10 @@ impl Store {
 
     pub fn bounds(&self, queue: QueueIndex) -> QueueBounds {
         let queue = &self.queues[queue.index()];
-        QueueBounds { min: QueueOffset(queue.min), max: QueueOffset(queue.max) }
+        QueueBounds {
+            min: QueueOffset(queue.min),
+            max: QueueOffset(queue.max),
+        }
     }
 
     /// Appends to the open batch, assigning both offsets.
@@ -143,33 +157,81 @@ impl Store {
         let sizes = messages.iter().map(|m| m.encoded_bytes() as u64);
         let (total, largest) = sizes.fold((0, 0), |(sum, max), size| (sum + size, max.max(size)));
         self.log.reserve(total, largest)?;
-        appended.extend(messages.iter().map(|message| self.append_reserved(queue, message, now)));
+        appended.extend(
+            messages
+                .iter()
+                .map(|message| self.append_reserved(queue, message, now)),
+        );
         Ok(())
     }
 
-    fn append_reserved(&mut self, index: QueueIndex, message: &NewMessage<'_>, now: Now) -> Appended {
+    fn append_reserved(
+        &mut self,
+        index: QueueIndex,
+        message: &NewMessage<'_>,
+        now: Now,
+    ) -> Appended {
         let queue = &mut self.queues[index.index()];
-        assert!(!queue.deleted, "appended to a deleted queue of {}", queue.topic);
+        assert!(
+            !queue.deleted,
+            "appended to a deleted queue of {}",
+            queue.topic
+        );
         let offset = queue.next;
         queue.next += 1;
         // Searches by time need store timestamps that never fall.
         self.last_store_ms = self.last_store_ms.max(now.wall_ms);
         let store_ms = self.last_store_ms;
-        let (at, end) = self.log.append(|at, out| message.encode(QueueOffset(offset), at, store_ms, out));
-        let entry = Entry { at, bytes: end.bytes_since(at) as u32, tags_code: message.tags_code };
-        self.pending.push_back(Pending { queue: index, offset, entry, end: end.0, store_ms });
-        Appended { queue_offset: QueueOffset(offset), at, end }
+        let (at, end) = self
+            .log
+            .append(|at, out| message.encode(QueueOffset(offset), at, store_ms, out));
+        let entry = Entry {
+            at,
+            bytes: end.bytes_since(at) as u32,
+            tags_code: message.tags_code,
+        };
+        self.pending.push_back(Pending {
+            queue: index,
+            offset,
+            entry,
+            end: end.0,
+            store_ms,
+        });
+        Appended {
+            queue_offset: QueueOffset(offset),
+            at,
+            end,
+        }
     }
 
     /// The entry at an offset inside the bounds.
-    pub fn entry(&self, queue: QueueIndex, at: QueueOffset, fetched: &Fetched) -> Result<Entry, Missing> {
-        let found = self.queues[queue.index()].get(at.0).or_else(|| fetched.entry(queue, at));
-        found.ok_or(Missing::Entries { queue, from: at, count: 1 })
+    pub fn entry(
+        &self,
+        queue: QueueIndex,
+        at: QueueOffset,
+        fetched: &Fetched,
+    ) -> Result<Entry, Missing> {
+        let found = self.queues[queue.index()]
+            .get(at.0)
+            .or_else(|| fetched.entry(queue, at));
+        found.ok_or(Missing::Entries {
+            queue,
+            from: at,
+            count: 1,
+        })
     }
 
     /// The record's bytes, shared with the tail cache or what was fetched; no copy.
-    pub fn record(&self, at: PhysicalOffset, bytes: u32, fetched: &Fetched) -> Result<Bytes, Missing> {
-        self.tail.get(at, bytes).or_else(|| fetched.record(at, bytes)).ok_or(Missing::Log { at, bytes })
+    pub fn record(
+        &self,
+        at: PhysicalOffset,
+        bytes: u32,
+        fetched: &Fetched,
+    ) -> Result<Bytes, Missing> {
+        self.tail
+            .get(at, bytes)
+            .or_else(|| fetched.record(at, bytes))
+            .ok_or(Missing::Log { at, bytes })
     }
 
     /// First byte of the log that still exists, and the first that is not visible yet.
@@ -185,7 +247,9 @@ impl Store {
     /// Forgets the queues of a topic; their files are removed in the background. A topic of that name made later
     /// starts at offset 0.
     pub fn delete_topic(&mut self, topic: &str) {
-        let Some(ids) = self.by_name.remove(topic) else { return };
+        let Some(ids) = self.by_name.remove(topic) else {
+            return;
+        };
         for index in ids.into_values() {
             self.queues[index.index()].deleted = true;
         }
@@ -197,7 +261,8 @@ impl Store {
     /// due: flush, entries to files, the next segment, and the steps of a stop.
     pub fn seal<I: Io>(&mut self, now: Now, io: &mut I) {
         let tail = &mut self.tail;
-        self.log.seal(now.monotonic_us, io, |start, bytes| tail.push(start, bytes));
+        self.log
+            .seal(now.monotonic_us, io, |start, bytes| tail.push(start, bytes));
         for path in std::mem::take(&mut self.removals) {
             if let Err(error) = self.tombstones.save(&self.config, io) {
                 tracing::warn!(%error, "the list of deleted topics was not written");
@@ -219,7 +284,9 @@ impl Store {
 
     fn persist_some<I: Io>(&mut self, now_us: u64, io: &mut I) {
         for _ in 0..PERSIST_QUEUES {
-            let Some(index) = self.dirty.pop_front() else { break };
+            let Some(index) = self.dirty.pop_front() else {
+                break;
+            };
             let queue = &mut self.queues[index.index()];
             if queue.deleted {
                 continue;
@@ -231,7 +298,11 @@ impl Store {
                 return;
             }
         }
-        self.persist_us = if self.dirty.is_empty() { None } else { Some(now_us + 1_000) };
+        self.persist_us = if self.dirty.is_empty() {
+            None
+        } else {
+            Some(now_us + 1_000)
+        };
     }
 
     /// A completion of one of the store's operations. Reads that [`Store::fetch`] started come out of `fetches`.
@@ -245,7 +316,8 @@ impl Store {
         let (kind, index) = (completion.token.kind, completion.token.index);
         match kind {
             token::LOG_WRITE => {
-                self.log.on_written(index, completion.result, now.monotonic_us);
+                self.log
+                    .on_written(index, completion.result, now.monotonic_us);
                 self.dispatch(now.monotonic_us, io);
             }
             token::LOG_FLUSH => {
@@ -275,7 +347,9 @@ impl Store {
             let was_clean = queue.unpersisted() == 0;
             queue.publish(pending.offset, pending.entry);
             queue.last_store_ms = Some(pending.store_ms);
-            if queue.unpersisted() >= PERSIST_ENTRIES && queue.unpersisted().is_multiple_of(PERSIST_ENTRIES) {
+            if queue.unpersisted() >= PERSIST_ENTRIES
+                && queue.unpersisted().is_multiple_of(PERSIST_ENTRIES)
+            {
                 if let Err(error) = queue.persist(io, false) {
                     tracing::warn!(topic = %queue.topic, queue = queue.queue_id, %error, "entries were not written, tried again");
                 }
@@ -335,18 +409,37 @@ impl Store {
     fn read_of<I: Io>(&self, missing: Missing, io: &mut I) -> Result<super::fetch::Part, String> {
         match missing {
             Missing::Log { at, bytes } => {
-                let segment = self.log.segment_of(at.0).ok_or(format!("offset {at} is not in the log"))?;
+                let segment = self
+                    .log
+                    .segment_of(at.0)
+                    .ok_or(format!("offset {at} is not in the log"))?;
                 let position = at.0 - segment.start;
                 let len = u64::from(bytes).min(self.config.segment_bytes - position) as u32;
-                Ok(super::fetch::Part { missing, file: segment.file, position, len, close: false })
+                Ok(super::fetch::Part {
+                    missing,
+                    file: segment.file,
+                    position,
+                    len,
+                    close: false,
+                })
             }
             Missing::Entries { queue, from, count } => {
                 let queue = &self.queues[queue.index()];
                 let (path, position, room) = queue.place(from.0);
-                let count = u64::from(count).min(room).min(queue.persisted.saturating_sub(from.0));
-                let file = io.open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+                let count = u64::from(count)
+                    .min(room)
+                    .min(queue.persisted.saturating_sub(from.0));
+                let file = io
+                    .open(&path)
+                    .map_err(|e| format!("{}: {e}", path.display()))?;
                 let len = (count * crate::limits::ENTRY_BYTES as u64) as u32;
-                Ok(super::fetch::Part { missing, file, position, len, close: true })
+                Ok(super::fetch::Part {
+                    missing,
+                    file,
+                    position,
+                    len,
+                    close: true,
+                })
             }
         }
     }
@@ -356,7 +449,11 @@ impl Store {
         if self.log.has_unsealed() || !self.removals.is_empty() {
             return Some(0);
         }
-        self.log.next_deadline().into_iter().chain(self.persist_us).min()
+        self.log
+            .next_deadline()
+            .into_iter()
+            .chain(self.persist_us)
+            .min()
     }
 
     /// Refuses further appends, then flushes log and queues and writes the checkpoint, over several turns.
@@ -382,10 +479,15 @@ impl Store {
         }
         let closed = match failed {
             Some(text) => Err(text),
-            None => recovery::close(&self.config, self.last_store_ms, io).map_err(|e| e.to_string()),
+            None => {
+                recovery::close(&self.config, self.last_store_ms, io).map_err(|e| e.to_string())
+            }
         };
         if let Err(reason) = closed {
-            tracing::error!(reason, "the store was not closed cleanly; the next start reads the log");
+            tracing::error!(
+                reason,
+                "the store was not closed cleanly; the next start reads the log"
+            );
         }
         io.close(self.lock);
     }

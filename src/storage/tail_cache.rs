@@ -14,7 +14,11 @@ pub struct TailCache {
 
 impl TailCache {
     pub fn new(budget: u64) -> Self {
-        Self { batches: VecDeque::new(), bytes: 0, budget }
+        Self {
+            batches: VecDeque::new(),
+            bytes: 0,
+            budget,
+        }
     }
 
     pub fn push(&mut self, start: PhysicalOffset, bytes: Bytes) {
@@ -47,8 +51,15 @@ mod tests {
         let mut cache = TailCache::new(10);
         cache.push(PhysicalOffset(0), Bytes::from_static(b"abcdef"));
         cache.push(PhysicalOffset(6), Bytes::from_static(b"gh"));
-        assert_eq!(cache.get(PhysicalOffset(2), 3).as_deref(), Some(&b"cde"[..]));
-        assert_eq!(cache.get(PhysicalOffset(5), 2), None, "no record spans two batches");
+        assert_eq!(
+            cache.get(PhysicalOffset(2), 3).as_deref(),
+            Some(&b"cde"[..])
+        );
+        assert_eq!(
+            cache.get(PhysicalOffset(5), 2),
+            None,
+            "no record spans two batches"
+        );
         cache.push(PhysicalOffset(8), Bytes::from_static(b"ijklm"));
         assert_eq!(cache.get(PhysicalOffset(2), 3), None);
         assert_eq!(cache.get(PhysicalOffset(6), 2).as_deref(), Some(&b"gh"[..]));
