@@ -8,14 +8,14 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use ringmq::ids::{PhysicalOffset, QueueOffset};
-use ringmq::protocol::bodies::groups::{SubscriptionGroupConfig, SubscriptionGroupWrapper};
-use ringmq::protocol::bodies::heartbeat::{CheckClientRequestBody, HeartbeatData};
+use ringmq::protocol::bodies::groups::{GroupConfig, GroupTable};
+use ringmq::protocol::bodies::heartbeat::{CheckClientConfig, Heartbeat};
 use ringmq::protocol::bodies::locks::LockBatchRequestBody;
-use ringmq::protocol::bodies::offsets::ConsumerOffsets;
-use ringmq::protocol::bodies::registration::{RegisterBrokerBody, RegistrationForm};
-use ringmq::protocol::bodies::routes::{ClusterInfo, TopicRouteData};
+use ringmq::protocol::bodies::offsets::OffsetTable;
+use ringmq::protocol::bodies::registration::{Registration, RegistrationForm};
+use ringmq::protocol::bodies::routes::{ClusterInfo, TopicRoute};
 use ringmq::protocol::bodies::stats::{ConsumeStats, OffsetWrapper, TopicStatsTable};
-use ringmq::protocol::bodies::topics::TopicConfigSerializeWrapper;
+use ringmq::protocol::bodies::topics::TopicTable;
 use ringmq::protocol::bodies::{self, MessageQueue, TopicConfig};
 use ringmq::protocol::codes::ResponseCode;
 use ringmq::protocol::command::{Command, Encoding, Scratch};
@@ -438,7 +438,7 @@ proptest! {
     #[test]
     fn tables_with_queues_as_keys_decode_to_what_was_encoded(
         queues in btree_map((text(), any::<i32>(), text()), any::<(i64, i64, i64, i64)>(), 0..6),
-        offsets in btree_map(text(), btree_map(any::<i32>(), any::<i64>(), 0..4), 0..4),
+        offsets in btree_map(text(), btree_map(any::<u32>(), any::<i64>(), 0..4), 0..4),
     ) {
         let queue = |(broker_name, queue_id, topic)| MessageQueue { broker_name, queue_id, topic };
         let wrapper = |(broker_offset, consumer_offset, last_timestamp, pull_offset)| OffsetWrapper {
@@ -447,8 +447,8 @@ proptest! {
         let offset_table = queues.into_iter().map(|(key, value)| (queue(key), wrapper(value))).collect();
         let stats = ConsumeStats { consume_tps: 0.5, offset_table };
         prop_assert_eq!(ConsumeStats::decode(&stats.encode()).ok(), Some(stats));
-        let offsets = ConsumerOffsets { offset_table: offsets, ..ConsumerOffsets::default() };
-        prop_assert_eq!(ConsumerOffsets::decode(&offsets.encode()).ok(), Some(offsets));
+        let offsets = OffsetTable { offset_table: offsets, ..OffsetTable::default() };
+        prop_assert_eq!(OffsetTable::decode(&offsets.encode()).ok(), Some(offsets));
     }
 
     #[test]
@@ -462,12 +462,12 @@ proptest! {
                 (name, topic)
             })
             .collect();
-        let body = RegisterBrokerBody {
-            topic_config_serialize_wrapper: TopicConfigSerializeWrapper { topic_config_table, ..Default::default() },
-            ..RegisterBrokerBody::default()
+        let body = Registration {
+            topic_config_serialize_wrapper: TopicTable { topic_config_table, ..TopicTable::default() },
+            ..Registration::default()
         };
         for form in [RegistrationForm::Json, RegistrationForm::Compressed] {
-            let again = RegisterBrokerBody::decode(&body.encode(form), form).ok();
+            let again = Registration::decode(&body.encode(form), form).ok();
             prop_assert_eq!(again.as_ref(), Some(&body));
         }
     }
@@ -522,18 +522,18 @@ fn decode_header(encoding: Encoding, header: &[u8]) {
 }
 
 fn decode_bodies(bytes: &[u8]) {
-    let _ = bodies::decode::<HeartbeatData>(bytes);
-    let _ = bodies::decode::<CheckClientRequestBody>(bytes);
+    let _ = bodies::decode::<Heartbeat>(bytes);
+    let _ = bodies::decode::<CheckClientConfig>(bytes);
     let _ = bodies::decode::<LockBatchRequestBody>(bytes);
-    let _ = bodies::decode::<TopicConfigSerializeWrapper>(bytes);
-    let _ = bodies::decode::<SubscriptionGroupWrapper>(bytes);
-    let _ = bodies::decode::<SubscriptionGroupConfig>(bytes);
-    let _ = bodies::decode::<TopicRouteData>(bytes);
+    let _ = bodies::decode::<TopicTable>(bytes);
+    let _ = bodies::decode::<GroupTable>(bytes);
+    let _ = bodies::decode::<GroupConfig>(bytes);
+    let _ = bodies::decode::<TopicRoute>(bytes);
     let _ = bodies::decode::<ClusterInfo>(bytes);
     let _ = (TopicStatsTable::decode(bytes), ConsumeStats::decode(bytes));
-    let _ = ConsumerOffsets::decode(bytes);
+    let _ = OffsetTable::decode(bytes);
     for form in [RegistrationForm::Json, RegistrationForm::Compressed] {
-        let _ = RegisterBrokerBody::decode(bytes, form);
+        let _ = Registration::decode(bytes, form);
     }
 }
 
@@ -560,8 +560,8 @@ fn valid() -> impl Strategy<Value = Vec<u8>> {
             write_dialect(&value, &mut dialect);
             dialect.into_bytes()
         }),
-        Just(RegisterBrokerBody::default().encode(RegistrationForm::Compressed)),
-        Just(bodies::encode(&HeartbeatData::default())),
+        Just(Registration::default().encode(RegistrationForm::Compressed)),
+        Just(bodies::encode(&Heartbeat::default())),
     ]
 }
 
