@@ -1,9 +1,8 @@
 //! Which function answers which request.
 
-use super::{Broker, Context, Outcome, Peer};
-use super::{admin, clients, offsets, pull, query, send};
-use crate::protocol::codes::{RequestCode, ResponseCode};
-use crate::protocol::command::Command;
+use super::{Broker, Context, Outcome, Peer, admin, clients, offsets, pull, query, send};
+use crate::protocol::codes::{RequestCode as Code, ResponseCode};
+use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
 
 /// Runs one request. One-way requests give `Outcome::Nothing`, whatever their handler says: what they appended or
@@ -37,30 +36,44 @@ fn dispatch(
     peer: Peer,
     cx: &mut Context<'_>,
 ) -> Outcome {
-    match RequestCode(command.code) {
-        RequestCode::SEND_MESSAGE
-        | RequestCode::SEND_MESSAGE_V2
-        | RequestCode::SEND_BATCH_MESSAGE => send::handle(broker, command, peer, cx),
-        RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => {
-            pull::handle(broker, command, peer, cx)
+    let result = match Code(command.code) {
+        Code::SEND_MESSAGE | Code::SEND_MESSAGE_V2 | Code::SEND_BATCH_MESSAGE => {
+            return send::handle(broker, command, peer, cx);
         }
-        RequestCode::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
-        RequestCode::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),
-        RequestCode::SEARCH_OFFSET_BY_TIMESTAMP => query::search_offset(broker, command, cx),
-        RequestCode::GET_MAX_OFFSET => query::max_offset(broker, command, cx),
-        RequestCode::GET_MIN_OFFSET => query::min_offset(broker, command, cx),
-        RequestCode::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(broker, command, cx),
-        RequestCode::VIEW_MESSAGE_BY_ID => query::view_message(broker, command, cx),
-        RequestCode::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
-        RequestCode::UNREGISTER_CLIENT => clients::unregister(broker, command, peer, cx),
-        RequestCode::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command, cx),
-        RequestCode::CHECK_CLIENT_CONFIG => clients::check_config(broker, command, cx),
-        code => admin::handle(broker, command, cx).unwrap_or_else(|| unsupported(code, cx)),
-    }
+        Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
+            return pull::handle(broker, command, peer, cx);
+        }
+        Code::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
+        Code::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),
+        Code::SEARCH_OFFSET_BY_TIMESTAMP => query::search_offset(command, cx),
+        Code::GET_MAX_OFFSET => query::max_offset(command, cx),
+        Code::GET_MIN_OFFSET => query::min_offset(command, cx),
+        Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(command, cx),
+        Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
+        Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
+        Code::UNREGISTER_CLIENT => clients::unregister(broker, command, peer, cx),
+        Code::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command),
+        Code::CHECK_CLIENT_CONFIG => clients::check_config(command),
+        Code::UPDATE_AND_CREATE_TOPIC => admin::update_topic(broker, command, cx),
+        Code::UPDATE_AND_CREATE_TOPIC_LIST => admin::update_topics(broker, command, cx),
+        Code::GET_ALL_TOPIC_CONFIG => admin::all_topics(broker),
+        Code::GET_TOPIC_CONFIG => admin::topic(broker, command),
+        Code::DELETE_TOPIC_IN_BROKER => admin::delete_topic(broker, command, cx),
+        Code::GET_TOPIC_STATS_INFO => admin::topic_stats(broker, command, cx),
+        Code::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => admin::update_group(broker, command, cx),
+        Code::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => admin::all_groups(broker),
+        Code::DELETE_SUBSCRIPTIONGROUP => admin::delete_group(broker, command, cx),
+        Code::GET_CONSUME_STATS => admin::consume_stats(broker, command, cx),
+        code => Ok(unsupported(code, cx)),
+    };
+    result.unwrap_or_else(|error: FieldError| {
+        let response = Response::error(ResponseCode::SYSTEM_ERROR, error.to_string());
+        Outcome::Reply(response)
+    })
 }
 
 /// 3, so that a caller of a code that isn't there learns it at once instead of waiting for its timeout.
-fn unsupported(code: RequestCode, cx: &mut Context<'_>) -> Outcome {
+fn unsupported(code: Code, cx: &mut Context<'_>) -> Outcome {
     cx.counters.requests_unsupported += 1;
     let number = code.0;
     let remark = match code.name() {

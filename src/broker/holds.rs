@@ -124,15 +124,6 @@ impl Holds {
         self.deadlines.first().map(|(_, deadline_us)| deadline_us)
     }
 
-    /// The queue was deleted: its holds are answered (17).
-    pub fn take_queue(&mut self, queue: QueueIndex, counters: &mut Counters) -> Vec<PullRequest> {
-        let mut taken = Vec::new();
-        while let Some(key) = self.first_of_queue(queue) {
-            taken.push(self.remove(key, counters));
-        }
-        taken
-    }
-
     /// Every hold, for whoever asks why a consumer waits.
     pub fn iter(&self) -> impl Iterator<Item = HoldView<'_>> {
         self.entries.iter().map(|(_, hold)| {
@@ -271,11 +262,14 @@ pub fn answer_all(broker: &mut Broker, cx: &mut Context<'_>) {
     }
 }
 
-/// Answers the holds of a queue that was deleted: 17.
-pub fn answer_deleted(broker: &mut Broker, queue: QueueIndex, cx: &mut Context<'_>) {
-    for request in broker.holds.take_queue(queue, cx.counters) {
-        let response = pull::topic_gone(&request);
-        reply(&request, response, cx);
+/// Answers the holds of queues that were deleted: 17.
+pub fn answer_deleted(broker: &mut Broker, queues: &[QueueIndex], cx: &mut Context<'_>) {
+    for queue in queues {
+        while let Some(key) = broker.holds.first_of_queue(*queue) {
+            let request = broker.holds.remove(key, cx.counters);
+            let response = pull::topic_gone(&request);
+            reply(&request, response, cx);
+        }
     }
 }
 

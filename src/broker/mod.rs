@@ -52,7 +52,6 @@ pub struct BrokerConfig {
     pub lite_pull_enable: bool,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
-    pub reject_transactions: bool,
 }
 
 /// Who asks.
@@ -77,7 +76,7 @@ pub struct Context<'a> {
 #[derive(Debug)]
 pub enum Outcome {
     Reply(Response),
-    /// In the open batch: answered when the log has reached `end`.
+    /// In the open batch: answered when the log has reached `end` (nobody waits for a one-way send).
     Append(Acknowledgement),
     /// Parked in [`holds::Holds`]: answered by an arrival or the deadline.
     Held,
@@ -131,6 +130,14 @@ pub struct Notification {
     pub group: String,
 }
 
+/// Contents of the configuration files below `config/`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConfigFiles<'a> {
+    pub topics: Option<&'a [u8]>,
+    pub groups: Option<&'a [u8]>,
+    pub offsets: Option<&'a [u8]>,
+}
+
 /// The state of one shard's broker.
 pub struct Broker {
     pub config: BrokerConfig,
@@ -146,6 +153,20 @@ pub struct Broker {
 }
 
 impl Broker {
+    /// A broker over what its files say; each is `None` on a new store. **Errors**: the file and what is wrong with it.
+    pub fn load(config: BrokerConfig, files: ConfigFiles<'_>) -> Result<Self, String> {
+        Ok(Self {
+            topics: topics::Topics::load(&config, files.topics)?,
+            groups: groups::Groups::load(&config, files.groups)?,
+            offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            clients: clients::Clients::default(),
+            holds: holds::Holds::default(),
+            pulls: pull::PullCache::default(),
+            scratch: send::SendScratch::default(),
+            config,
+        })
+    }
+
     /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
         holds::on_arrival(self, arrival, cx);

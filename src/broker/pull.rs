@@ -5,10 +5,11 @@
 //! in between (apache/rocketmq#7358).
 
 use super::filter::{self, Filter, Subscription};
+use super::groups::Group;
 use super::topics::{PERM_READ, Refusal};
 use super::{Broker, Context, Outcome, Peer};
 use crate::ids::{ConnectionId, NameMap, QueueIndex, QueueOffset};
-use crate::limits::{GROUPS_MAX, HOLD_MS_MAX, PULL_MESSAGES_MAX};
+use crate::limits::{HOLD_MS_MAX, PULL_MESSAGES_MAX};
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
 use crate::protocol::headers::{
@@ -18,7 +19,6 @@ use crate::protocol::response::Response;
 use crate::storage::Missing;
 use scan::{Answer, Evaluation};
 use smallvec::SmallVec;
-use std::collections::HashSet;
 use std::rc::Rc;
 
 mod scan;
@@ -58,7 +58,6 @@ pub struct PullRequest {
 /// What pulls keep between them, so that one in steady state allocates nothing.
 #[derive(Debug, Default)]
 pub struct PullCache {
-    groups: HashSet<Rc<str>, ahash::RandomState>,
     subscriptions: NameMap<Rc<Subscription>>,
     key: String,
 }
@@ -203,12 +202,12 @@ fn check(
     cx: &mut Context<'_>,
 ) -> Result<PullRequest, Refusal> {
     check_broker(broker, command)?;
-    let broadcast_enable = check_group(broker, header.consumer_group, cx)?;
+    let group = check_group(broker, header.consumer_group, cx)?;
     let (topic, queue_id) = check_topic(broker, header, peer)?;
     let subscription = if header.sys_flag & PULL_FLAG_SUBSCRIPTION != 0 {
         broker.pulls.subscription(header)?
     } else {
-        heartbeat_subscription(broker, header, broadcast_enable)?
+        heartbeat_subscription(broker, header, group.consume_broadcast_enable)?
     };
     check_type(&subscription)?;
     let queue = broker
@@ -221,7 +220,7 @@ fn check(
         connection: peer.connection,
         opaque: command.opaque,
         encoding: command.encoding,
-        group: broker.pulls.group(header.consumer_group),
+        group: group.name.clone(),
         topic,
         queue_id,
         queue,
@@ -260,8 +259,11 @@ fn check_broker(broker: &Broker, command: &Command<'_>) -> Result<(), Refusal> {
     Err((ResponseCode::NO_PERMISSION, remark))
 }
 
-/// Whether the group may consume; returns whether it may by broadcasting.
-fn check_group(broker: &mut Broker, name: &str, cx: &mut Context<'_>) -> Result<bool, Refusal> {
+fn check_group(
+    broker: &mut Broker,
+    name: &str,
+    cx: &mut Context<'_>,
+) -> Result<Rc<Group>, Refusal> {
     let group = broker.groups.find_or_create(&broker.config, name, cx);
     let Some(group) = group else {
         let remark = format!(
@@ -273,7 +275,7 @@ fn check_group(broker: &mut Broker, name: &str, cx: &mut Context<'_>) -> Result<
         let remark = format!("subscription group no permission, {name}");
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
-    Ok(group.consume_broadcast_enable)
+    Ok(group)
 }
 
 fn check_topic(
@@ -349,19 +351,6 @@ fn unsupported_type(expression_type: &str) -> Refusal {
 }
 
 impl PullCache {
-    /// The group's name, shared by all its pulls.
-    fn group(&mut self, name: &str) -> Rc<str> {
-        if let Some(shared) = self.groups.get(name) {
-            return shared.clone();
-        }
-        if self.groups.len() >= GROUPS_MAX {
-            self.groups.clear();
-        }
-        let shared: Rc<str> = name.into();
-        self.groups.insert(shared.clone());
-        shared
-    }
-
     /// The subscription that a pull brings along, compiled at its first use.
     fn subscription(&mut self, header: &PullHeader<'_>) -> Result<Rc<Subscription>, Refusal> {
         if !filter::is_tag_type(header.expression_type) {

@@ -6,7 +6,7 @@
 //! Source: apache/rocketmq 5.3.x `broker/.../processor/AdminBrokerProcessor.java`, `QueryMessageProcessor.java`,
 //! `store/.../ConsumeQueue.java` `binarySearchInQueueByTime`.
 
-use super::{Broker, Context, Outcome};
+use super::{Context, Outcome};
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
 use crate::limits::{FRAME_BYTES_MAX, PULL_ENTRIES_EXAMINED_MAX};
 use crate::protocol::codes::ResponseCode;
@@ -43,14 +43,15 @@ impl From<Missing> for Stop {
     }
 }
 
-fn outcome(result: Result<Response, Stop>) -> Outcome {
-    let refused =
-        |remark: String| Outcome::Reply(Response::error(ResponseCode::SYSTEM_ERROR, remark));
+fn outcome(result: Result<Response, Stop>) -> Result<Outcome, FieldError> {
     match result {
-        Ok(response) => Outcome::Reply(response),
-        Err(Stop::Missing(missing)) => Outcome::Read(smallvec![missing]),
-        Err(Stop::Field(error)) => refused(error.to_string()),
-        Err(Stop::Refused(remark)) => refused(remark),
+        Ok(response) => Ok(Outcome::Reply(response)),
+        Err(Stop::Missing(missing)) => Ok(Outcome::Read(smallvec![missing])),
+        Err(Stop::Field(error)) => Err(error),
+        Err(Stop::Refused(remark)) => {
+            let response = Response::error(ResponseCode::SYSTEM_ERROR, remark);
+            Ok(Outcome::Reply(response))
+        }
     }
 }
 
@@ -72,19 +73,21 @@ fn find_queue(
 }
 
 /// 30: the offset that the next message gets; 0 without a queue.
-pub fn max_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let found = find_queue(command, cx).map_err(Stop::Field);
-    outcome(found.map(|queue| offset_response(queue.map_or(QueueOffset(0), |(_, b)| b.max))))
+pub fn max_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
+    let bounds = find_queue(command, cx)?.map(|(_, bounds)| bounds);
+    let offset = bounds.unwrap_or_default().max;
+    Ok(Outcome::Reply(offset_response(offset)))
 }
 
 /// 31: the offset of the oldest message; 0 without a queue.
-pub fn min_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
-    let found = find_queue(command, cx).map_err(Stop::Field);
-    outcome(found.map(|queue| offset_response(queue.map_or(QueueOffset(0), |(_, b)| b.min))))
+pub fn min_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
+    let bounds = find_queue(command, cx)?.map(|(_, bounds)| bounds);
+    let offset = bounds.unwrap_or_default().min;
+    Ok(Outcome::Reply(offset_response(offset)))
 }
 
 /// 29: the offset at a store time.
-pub fn search_offset(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+pub fn search_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     outcome(search(command, cx))
 }
 
@@ -152,6 +155,12 @@ fn missing_entries(queue: QueueIndex, low: u64, middle: u64, high: u64) -> Missi
     }
 }
 
+/// Store time of a message in its queue, in milliseconds.
+pub(super) fn store_time(queue: QueueIndex, offset: u64, cx: &Context<'_>) -> Result<u64, Missing> {
+    let entry = cx.store.entry(queue, QueueOffset(offset), cx.fetched)?;
+    store_time_at(entry.at, cx)
+}
+
 fn store_time_at(at: PhysicalOffset, cx: &Context<'_>) -> Result<u64, Missing> {
     let start = cx.store.record(at, START_BYTES, cx.fetched)?;
     // Bytes of this length always have the field.
@@ -159,11 +168,7 @@ fn store_time_at(at: PhysicalOffset, cx: &Context<'_>) -> Result<u64, Missing> {
 }
 
 /// 32: the store time of the oldest message, -1 if there is none.
-pub fn earliest_store_time(
-    _broker: &mut Broker,
-    command: &Command<'_>,
-    cx: &mut Context<'_>,
-) -> Outcome {
+pub fn earliest_store_time(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     outcome(earliest(command, cx))
 }
 
@@ -187,7 +192,7 @@ fn earliest(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
 ///
 /// Tools take any 32 digits for a message id and ask for what they decode from it, so that anything but the exact
 /// start of a message has to fail cleanly.
-pub fn view_message(_broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Outcome {
+pub fn view_message(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     outcome(view(command, cx))
 }
 

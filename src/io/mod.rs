@@ -4,7 +4,10 @@
 //! simulated disk, network and clock. Memory that the kernel may touch is owned by the implementation from
 //! [`Io::submit`] until the operation's own completion, even when the connection is gone.
 
+pub mod buffers;
+pub mod fs;
 pub mod uring;
+pub mod worker;
 
 use crate::clock::Now;
 use bytes::{Bytes, BytesMut};
@@ -183,6 +186,8 @@ pub trait FileSystem {
     fn exists(&self, path: &Path) -> bool;
     fn create_directories(&self, path: &Path) -> io::Result<()>;
     fn open(&mut self, path: &Path) -> io::Result<File>;
+    /// Opens or creates a file and locks it against other processes. **Errors**: EWOULDBLOCK where it is locked.
+    fn lock(&mut self, path: &Path) -> io::Result<File>;
     fn close(&mut self, file: File);
     fn len(&self, file: File) -> io::Result<u64>;
     /// Fills the buffer from a position; returns the bytes read, short only at the end of the file.
@@ -195,7 +200,10 @@ pub trait FileSystem {
     fn set_len(&mut self, file: File, len: u64) -> io::Result<()>;
     fn flush(&mut self, file: File) -> io::Result<()>;
     fn flush_directory(&mut self, directory: &Path) -> io::Result<()>;
+    /// Creates a file of that length with its blocks allocated, where the file system can.
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File>;
+    /// As [`FileSystem::create`], without allocating blocks.
+    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File>;
     fn remove(&mut self, path: &Path) -> io::Result<()>;
     /// Removes a directory and what is in it; absent is a success.
     fn remove_directory(&mut self, path: &Path) -> io::Result<()>;

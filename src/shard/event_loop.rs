@@ -20,6 +20,14 @@ impl<I: Io> Shard<I> {
         Ok(())
     }
 
+    /// What comes before the first turn: accept, the first registration.
+    pub(super) fn begin(&mut self) {
+        self.arm_accept();
+        let shard = self.core.id;
+        self.core.report(FromShard::Ready { shard });
+        self.core.perform_effects();
+    }
+
     /// One turn. Everything in it sees the same instant.
     pub fn turn(&mut self) -> std::io::Result<()> {
         let deadline = self.core.next_deadline();

@@ -7,10 +7,17 @@
 //! **Invariants**: `flushed ≤ written ≤ appended`, `visible` is `written` (ASYNC_FLUSH) or `flushed` (SYNC_FLUSH);
 //! every watermark only grows and has one writer. Nothing above `visible` has a consume queue entry.
 
-use crate::clock::Now;
+mod commit_log;
+mod consume_queue;
+mod fetch;
+mod recovery;
+mod store;
+mod tail_cache;
+
+pub use store::Store;
+
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
-use crate::io::{Completion, Io};
-use crate::protocol::message::NewMessage;
+use crate::io::Token;
 use bytes::Bytes;
 use std::path::PathBuf;
 
@@ -36,8 +43,6 @@ pub struct StoreConfig {
     pub flush: FlushMode,
     /// Recent log bytes kept in memory.
     pub tail_cache_bytes: u64,
-    /// Consume queue entries kept in memory, over all queues, in bytes.
-    pub entry_cache_bytes: u64,
     /// Fill the next segment with zeros ahead of use.
     pub zero_fill: bool,
 }
@@ -148,6 +153,25 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    fn record(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
+        self.ranges.iter().find_map(|(start, range)| {
+            let from = usize::try_from(at.0.checked_sub(start.0)?).ok()?;
+            let to = from.checked_add(bytes as usize)?;
+            (to <= range.len()).then(|| range.slice(from..to))
+        })
+    }
+
+    fn entry(&self, queue: QueueIndex, at: QueueOffset) -> Option<Entry> {
+        self.entries.iter().find_map(|(q, from, entries)| {
+            let place = usize::try_from(at.0.checked_sub(from.0)?).ok()?;
+            if *q == queue {
+                entries.get(place).copied()
+            } else {
+                None
+            }
+        })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.entries.is_empty()
     }
@@ -171,144 +195,21 @@ pub struct FetchDone {
 /// Kinds of [`crate::io::Token`] that belong to the store: completions with them go to [`Store::on_completion`].
 pub const TOKEN_KINDS: std::ops::RangeInclusive<u8> = 0x40..=0x5f;
 
-#[derive(Debug)]
-pub struct Store {
-    config: StoreConfig,
+/// Kinds of the store's own operations.
+mod token {
+    use super::Token;
+
+    pub const LOG_WRITE: u8 = 0x40;
+    pub const LOG_FLUSH: u8 = 0x41;
+    pub const LOG_PREPARE: u8 = 0x42;
+    pub const FETCH: u8 = 0x43;
+    pub const REMOVE: u8 = 0x44;
+
+    pub fn make(kind: u8, index: u32) -> Token {
+        Token::new(kind, index, 0)
+    }
 }
 
-impl Store {
-    /// Opens or creates the store: lock, recovery, first segment prepared. Blocking; called before the shard serves.
-    pub fn open<I: Io>(
-        config: StoreConfig,
-        now: Now,
-        io: &mut I,
-    ) -> Result<(Self, Recovered), OpenError> {
-        let _ = (config, now, io);
-        todo!()
-    }
-
-    // ---- for handlers: no I/O, no waiting ----
-
-    /// The queue if it has ever been opened.
-    pub fn queue(&self, topic: &str, queue_id: u32) -> Option<QueueIndex> {
-        todo!("{topic} {queue_id} {:?}", self.config)
-    }
-    /// The queue, made if missing (its file comes with its first message). The name has been checked.
-    pub fn open_queue(&mut self, topic: &str, queue_id: u32) -> QueueIndex {
-        todo!("{topic} {queue_id}")
-    }
-    /// Topics and queues that exist on disk or in memory, sorted.
-    pub fn queues(&self) -> Vec<(String, u32, QueueIndex)> {
-        todo!()
-    }
-    pub fn bounds(&self, queue: QueueIndex) -> QueueBounds {
-        todo!("{queue:?}")
-    }
-    /// Appends to the open batch, assigning both offsets.
-    pub fn append(
-        &mut self,
-        queue: QueueIndex,
-        message: &NewMessage<'_>,
-        now: Now,
-    ) -> Result<Appended, AppendError> {
-        todo!("{queue:?} {message:?} {now:?}")
-    }
-    /// Appends all or none, consecutively; returns one `Appended` per message in `appended`.
-    pub fn append_all(
-        &mut self,
-        queue: QueueIndex,
-        messages: &[NewMessage<'_>],
-        now: Now,
-        appended: &mut Vec<Appended>,
-    ) -> Result<(), AppendError> {
-        todo!("{queue:?} {} {now:?} {appended:?}", messages.len())
-    }
-    /// The entry at an offset inside the bounds.
-    pub fn entry(
-        &self,
-        queue: QueueIndex,
-        at: QueueOffset,
-        fetched: &Fetched,
-    ) -> Result<Entry, Missing> {
-        todo!("{queue:?} {at} {fetched:?}")
-    }
-    /// The record's bytes, shared with the tail cache or what was fetched; no copy.
-    pub fn record(
-        &self,
-        at: PhysicalOffset,
-        bytes: u32,
-        fetched: &Fetched,
-    ) -> Result<Bytes, Missing> {
-        todo!("{at} {bytes} {fetched:?}")
-    }
-    /// First byte of the log that still exists, and the first that is not visible yet.
-    pub fn log_bounds(&self) -> (PhysicalOffset, PhysicalOffset) {
-        todo!()
-    }
-    /// Store timestamp of the newest visible message of the queue in this process's memory, if known.
-    pub fn last_store_timestamp(&self, queue: QueueIndex) -> Option<u64> {
-        todo!("{queue:?}")
-    }
-    /// Forgets the queues of a topic; their files are removed in the background. A topic of that name made later
-    /// starts at offset 0.
-    pub fn delete_topic(&mut self, topic: &str) {
-        todo!("{topic}")
-    }
-
-    // ---- for the loop ----
-
-    /// Ends the open batch: one write (more only at a segment's end or over the write limit). Also starts what is
-    /// due: flush, entries to disk, the next segment, checkpoint.
-    pub fn seal<I: Io>(&mut self, now: Now, io: &mut I) {
-        let _ = (now, io);
-        todo!()
-    }
-    /// A completion with one of [`TOKEN_KINDS`]. Reads that [`Store::fetch`] started come out of `fetches`.
-    pub fn on_completion<I: Io>(
-        &mut self,
-        completion: Completion,
-        now: Now,
-        io: &mut I,
-        fetches: &mut Vec<FetchDone>,
-    ) {
-        let _ = (completion, now, io, fetches);
-        todo!()
-    }
-    /// Everything appended below is visible: acknowledged and delivered.
-    pub fn visible(&self) -> PhysicalOffset {
-        todo!()
-    }
-    /// Everything appended below is written (a send with WAIT=false is acknowledged then).
-    pub fn written(&self) -> PhysicalOffset {
-        todo!()
-    }
-    pub fn flushed(&self) -> PhysicalOffset {
-        todo!()
-    }
-    /// Why the log is read-only, if it is: all sends that wait are answered with it.
-    pub fn failure(&self) -> Option<&str> {
-        todo!()
-    }
-    /// Moves out what became visible since the last call, at most one `Arrival` per queue.
-    pub fn take_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
-        todo!("{arrivals:?}")
-    }
-    /// Starts reading what a request misses, adding to what it has; the result comes as a [`FetchDone`] with `key`.
-    pub fn fetch<I: Io>(&mut self, key: u64, missing: &[Missing], have: Fetched, io: &mut I) {
-        let _ = (key, missing, have, io);
-        todo!()
-    }
-    /// When the store wants [`Store::seal`] to be called again without other cause, in monotonic microseconds.
-    pub fn next_deadline(&self) -> Option<u64> {
-        todo!()
-    }
-    /// Refuses further appends, then flushes log and queues and writes the checkpoint, over several turns.
-    pub fn begin_stop<I: Io>(&mut self, now: Now, io: &mut I) {
-        let _ = (now, io);
-        todo!()
-    }
-    /// The stop is complete: `abort` is removed, nothing is in flight.
-    pub fn is_stopped(&self) -> bool {
-        todo!()
-    }
+fn token(kind: u8, index: u32) -> Token {
+    token::make(kind, index)
 }

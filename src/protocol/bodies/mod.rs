@@ -20,7 +20,15 @@ pub mod stats;
 pub mod tables;
 pub mod topics;
 
-pub use topics::TopicConfig;
+pub use groups::*;
+pub use heartbeat::*;
+pub use locks::*;
+pub use offsets::*;
+pub use registration::*;
+pub use routes::*;
+pub use stats::*;
+pub use tables::*;
+pub use topics::*;
 
 use super::fastjson;
 use serde::de::DeserializeOwned;
@@ -58,7 +66,7 @@ pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
     serde_json::to_vec(body).expect("keys are texts or integers, and memory takes every write")
 }
 
-/// Writes a JSON body with bare integer keys, `{0:5}`, as fastjson does.
+/// Writes a JSON body with bare integer keys, `{0:5}`, as fastjson does. Keys have 32 or 64 bits.
 pub fn encode_bare_keys<T: Serialize>(body: &T) -> Vec<u8> {
     let mut out = Vec::new();
     let mut serializer =
@@ -141,6 +149,16 @@ impl Formatter for BareKeys {
         self.start_integer();
         CompactFormatter.write_i64(out, number)
     }
+
+    fn write_u32<W: Write + ?Sized>(&mut self, out: &mut W, number: u32) -> IoResult<()> {
+        self.start_integer();
+        CompactFormatter.write_u32(out, number)
+    }
+
+    fn write_u64<W: Write + ?Sized>(&mut self, out: &mut W, number: u64) -> IoResult<()> {
+        self.start_integer();
+        CompactFormatter.write_u64(out, number)
+    }
 }
 
 /// A queue as Java names it; the key of maps in statistics.
@@ -153,6 +171,16 @@ pub struct MessageQueue {
     pub queue_id: i32,
     #[serde(deserialize_with = "lenient::or_default")]
     pub topic: String,
+}
+
+impl MessageQueue {
+    pub fn new(broker_name: &str, topic: &str, queue_id: u32) -> Self {
+        Self {
+            broker_name: broker_name.to_owned(),
+            queue_id: queue_id as i32,
+            topic: topic.to_owned(),
+        }
+    }
 }
 
 /// Version of a table: which of two is newer. Body of 322 and its answer.
@@ -199,6 +227,13 @@ mod tests {
             std::str::from_utf8(&quoted),
             Ok(r#"{"":{},"a\u0001\"":{"-1":9223372036854775807,"0":5}}"#)
         );
+        let unsigned = BTreeMap::from([(7_u32, BTreeMap::from([(u64::MAX, "x")]))]);
+        assert_eq!(
+            encode_bare_keys(&unsigned),
+            br#"{7:{18446744073709551615:"x"}}"#
+        );
+        let signed = BTreeMap::from([(-7_i32, ())]);
+        assert_eq!(encode_bare_keys(&signed), b"{-7:null}");
         let texts = encode_bare_keys(&["", "x", "1"]);
         assert_eq!(texts, br#"["","x","1"]"#);
     }

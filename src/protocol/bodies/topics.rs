@@ -2,7 +2,6 @@
 
 use super::{BodyError, DataVersion, lenient};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Bits of `perm`.
@@ -121,28 +120,53 @@ pub struct TopicConfigList {
     pub topic_config_list: Vec<TopicConfig>,
 }
 
-/// All topics of a broker: answer to 21, part of 103, and the file `topics.json`.
-///
-/// The mapping fields are those of 5.x static topics, kept as they are.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// All topics of a broker: answer to 21, the larger part of 103, and the file `topics.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct TopicConfigSerializeWrapper {
+pub struct TopicTable {
     #[serde(deserialize_with = "lenient::or_default")]
     pub data_version: DataVersion,
     #[serde(deserialize_with = "lenient::or_default")]
-    pub mapping_data_version: DataVersion,
-    #[serde(deserialize_with = "lenient::or_default")]
     pub topic_config_table: BTreeMap<String, TopicConfig>,
-    #[serde(deserialize_with = "lenient::or_default")]
-    pub topic_queue_mapping_detail_map: BTreeMap<String, Value>,
-    #[serde(deserialize_with = "lenient::or_default")]
-    pub topic_queue_mapping_info_map: BTreeMap<String, Value>,
+}
+
+/// A table with the fields for static topics, which 5.x reads; there are none here.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MappedTopicTable<'a> {
+    data_version: &'a DataVersion,
+    mapping_data_version: DataVersion,
+    topic_config_table: &'a BTreeMap<String, TopicConfig>,
+    topic_queue_mapping_detail_map: BTreeMap<String, ()>,
+    topic_queue_mapping_info_map: BTreeMap<String, ()>,
+}
+
+impl TopicTable {
+    pub(super) fn mapped(&self) -> MappedTopicTable<'_> {
+        MappedTopicTable {
+            data_version: &self.data_version,
+            mapping_data_version: DataVersion::default(),
+            topic_config_table: &self.topic_config_table,
+            topic_queue_mapping_detail_map: BTreeMap::new(),
+            topic_queue_mapping_info_map: BTreeMap::new(),
+        }
+    }
+
+    /// Answer to 21.
+    pub fn encode(&self) -> Vec<u8> {
+        super::encode(&self.mapped())
+    }
+
+    /// Contents of `topics.json`.
+    pub fn encode_file(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("keys are texts, and memory takes every write")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::bodies::{decode, encode};
+    use crate::protocol::bodies::decode;
 
     fn config(topic_name: &str) -> TopicConfig {
         TopicConfig {
@@ -158,23 +182,22 @@ mod tests {
         let body = "{\n\t\"dataVersion\":{\n\t\t\"counter\":6,\n\t\t\"timestamp\":1796101773660\n\t},\n\t\"topicConfigTable\":{\n\t\t\"T\":{\n\
             \t\t\t\"order\":false,\n\t\t\t\"perm\":6,\n\t\t\t\"readQueueNums\":8,\n\t\t\t\"topicFilterType\":\"SINGLE_TAG\",\n\
             \t\t\t\"topicName\":\"T\",\n\t\t\t\"topicSysFlag\":0,\n\t\t\t\"writeQueueNums\":4\n\t\t}\n\t}\n}";
-        let table: TopicConfigSerializeWrapper = decode(body.as_bytes()).expect("a table");
-        let expected = TopicConfigSerializeWrapper {
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
+        let expected = TopicTable {
             data_version: DataVersion {
                 counter: 6,
                 state_version: 0,
                 timestamp: 1_796_101_773_660,
             },
             topic_config_table: BTreeMap::from([("T".to_owned(), config("T"))]),
-            ..TopicConfigSerializeWrapper::default()
         };
         assert_eq!(table, expected);
     }
 
     #[test]
     fn topics_of_5_are_read_and_written_alike() {
-        let body = r#"{"dataVersion":{"counter":12,"stateVersion":1,"timestamp":1700000000000},"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":7,"readQueueNums":8,"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":3,"writeQueueNums":4}},"topicQueueMappingDetailMap":{"T":{"currIdMap":{"0":1},"epoch":9}},"topicQueueMappingInfoMap":{}}"#;
-        let table: TopicConfigSerializeWrapper = decode(body.as_bytes()).expect("a table");
+        let body = r#"{"dataVersion":{"counter":12,"stateVersion":1,"timestamp":1700000000000},"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":7,"readQueueNums":8,"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":3,"writeQueueNums":4}},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}"#;
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
         let topic = &table.topic_config_table["T"];
         let expected = TopicConfig {
             attributes: BTreeMap::from([("message.type".to_owned(), "FIFO".to_owned())]),
@@ -185,7 +208,8 @@ mod tests {
             ..config("T")
         };
         assert_eq!(*topic, expected);
-        assert_eq!(String::from_utf8(encode(&table)).as_deref(), Ok(body));
+        assert_eq!(String::from_utf8(table.encode()).as_deref(), Ok(body));
+        assert_eq!(decode::<TopicTable>(&table.encode_file()).ok(), Some(table));
     }
 
     #[test]
