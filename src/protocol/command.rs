@@ -1,9 +1,13 @@
-//! RemotingCommand, the envelope of every request and response; [`super::json`] and [`super::binary`] are its
-//! encodings.
+//! RemotingCommand, the envelope of every request and response; JSON and ROCKETMQ binary are its encodings.
+//!
+//! Decoding borrows: texts without escapes point into the frame, the others into a [`Scratch`] that keeps its
+//! capacity, so that the hot path allocates nothing. The fields are told apart by scanning once; what they mean is
+//! up to [`super::headers`] and the handlers.
 
 use super::frame::Frame;
 use super::{binary, json};
-use crate::limits::HEADER_FIELDS_MAX;
+use crate::limits::HEADER_BYTES_MAX;
+use std::num::NonZeroU64;
 
 /// Serialize type of a header; the first byte of the header word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,60 +22,77 @@ pub const VERSION: i32 = 479;
 pub const FLAG_RESPONSE: i32 = 1;
 pub const FLAG_ONE_WAY: i32 = 2;
 
-/// A header that can't be read; the connection is closed.
+/// Language of a header that names none, or none that is known.
+pub(super) const LANGUAGE_OTHER: &str = "OTHER";
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HeaderError {
     #[error("header is not JSON at byte {at}")]
     Json { at: u32 },
     #[error("binary header ends inside a field")]
     Truncated,
-    #[error("text is not UTF-8")]
-    Utf8,
-    #[error("more than {HEADER_FIELDS_MAX} fields")]
-    TooManyFields,
-}
-
-/// A piece of the header, or of the scratch where it had to be unescaped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub start: u32,
-    pub end: u32,
-    pub in_text: bool,
+    #[error("more than {max} fields")]
+    TooManyFields { max: usize },
 }
 
 /// Memory of a decoder, kept over calls so that decoding a send or a pull allocates nothing in steady state.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// Text of strings that had escapes.
+    /// Unescaped text of strings that had escapes, and every text of a binary header.
     pub(super) text: String,
-    pub(super) fields: Vec<(Span, Span)>,
+    pub(super) entries: Vec<Entry>,
+    /// A JSON header that was not UTF-8, made so.
+    pub(super) repaired: String,
 }
 
 impl Scratch {
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.text.clear();
-        self.fields.clear();
-    }
-
-    pub(super) fn push(&mut self, name: Span, value: Span) -> Result<(), HeaderError> {
-        if self.fields.len() >= HEADER_FIELDS_MAX {
-            return Err(HeaderError::TooManyFields);
-        }
-        self.fields.push((name, value));
-        Ok(())
+        self.entries.clear();
     }
 }
 
-/// The fixed part of a header, as its decoder found it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Envelope {
-    pub code: i32,
-    pub language: Option<Span>,
-    pub language_code: Option<u8>,
-    pub version: i32,
-    pub opaque: i32,
-    pub flag: i32,
-    pub remark: Option<Span>,
+/// Place of a text: bytes of the header or of the scratch.
+///
+/// **Shape**: bit 63 tells the scratch from the header, then 31 bits of start and 32 of end; plus 1, so that an
+/// `Option<Span>` is a word too and travels in a register. Headers are far shorter than 2 GiB (`HEADER_BYTES_MAX`),
+/// and unescaped text is no longer than what it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span(NonZeroU64);
+
+impl Span {
+    const SCRATCH_BIT: u64 = 1 << 63;
+
+    pub fn header(start: usize, end: usize) -> Self {
+        Self(NonZeroU64::MIN.saturating_add((start as u64) << 32 | end as u64))
+    }
+
+    pub fn scratch(start: usize, end: usize) -> Self {
+        Self(Self::header(start, end).0 | Self::SCRATCH_BIT)
+    }
+
+    pub fn resolve<'a>(self, header: &'a str, text: &'a str) -> &'a str {
+        let bits = self.0.get() - 1;
+        let source = if bits & Self::SCRATCH_BIT == 0 {
+            header
+        } else {
+            text
+        };
+        let start = (bits & !Self::SCRATCH_BIT) >> 32;
+        let end = bits & u64::from(u32::MAX);
+        // A span is made from the text that it is resolved against and ends at ASCII delimiters or whole texts.
+        let bytes = start as usize..end as usize;
+        source.get(bytes).unwrap_or_default()
+    }
+}
+
+const _: () = assert!(HEADER_BYTES_MAX < 1 << 29, "a span of a repaired header");
+
+/// One field of the extFields.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub name: Span,
+    pub value: Span,
 }
 
 /// A decoded header, borrowed from the frame and the scratch.
@@ -92,42 +113,38 @@ pub struct Command<'a> {
 /// The extFields: names and texts in the order of the frame. Scalars are coerced to text, nulls are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
-    scratch: &'a Scratch,
-    header: &'a [u8],
+    pub(super) entries: &'a [Entry],
+    pub(super) header: &'a str,
+    pub(super) text: &'a str,
 }
 
 impl<'a> Fields<'a> {
-    fn span(self, span: Span) -> &'a str {
-        let range = span.start as usize..span.end as usize;
-        if span.in_text {
-            self.scratch.text.get(range).unwrap_or_default()
-        } else {
-            // Decoders have checked the text; a failed look-up would be an empty field, never a panic.
-            self.header
-                .get(range)
-                .and_then(|bytes| std::str::from_utf8(bytes).ok())
-                .unwrap_or_default()
-        }
-    }
-
-    /// The text of a field; the last one wins where a name comes twice.
-    pub fn get(self, name: &str) -> Option<&'a str> {
-        let found = self.scratch.fields.iter().rev().find(|(n, _)| {
-            let bytes = (n.end - n.start) as usize;
-            bytes == name.len() && self.span(*n) == name
-        })?;
-        Some(self.span(found.1))
-    }
-
-    pub fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.scratch
-            .fields
+    /// Text of a field; of a name that is there twice, the last.
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.entries
             .iter()
-            .map(move |(name, value)| (self.span(*name), self.span(*value)))
+            .rfind(|entry| entry.name.resolve(self.header, self.text) == name)
+            .map(|entry| entry.value.resolve(self.header, self.text))
+    }
+
+    /// All fields in order. A name that is there twice comes twice: whoever collects lets the last win.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let Fields {
+            entries,
+            header,
+            text,
+        } = *self;
+        entries.iter().map(move |entry| {
+            (
+                entry.name.resolve(header, text),
+                entry.value.resolve(header, text),
+            )
+        })
     }
 }
 
-/// A field that the handler needs is missing or not what it must be. Answered with code 1 and this text.
+/// A field that the handler needs is missing or not what it must be. Answered with code 1 and this text
+/// (Java: "the custom field <name> is null").
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FieldError {
     #[error("the custom field <{0}> is null")]
@@ -140,37 +157,53 @@ pub enum FieldError {
     },
 }
 
+/// Parses an i32 as Java's `Integer.parseInt` does. An empty text counts as a missing field.
+pub(super) fn parse_i32(name: &'static str, value: &str) -> Result<Option<i32>, FieldError> {
+    parse(name, value, "a 32-bit integer")
+}
+
+/// Parses an i64 as Java's `Long.parseLong` does. An empty text counts as a missing field.
+pub(super) fn parse_i64(name: &'static str, value: &str) -> Result<Option<i64>, FieldError> {
+    parse(name, value, "a 64-bit integer")
+}
+
+fn parse<T: std::str::FromStr>(
+    name: &'static str,
+    value: &str,
+    expected: &'static str,
+) -> Result<Option<T>, FieldError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    match value.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(FieldError::Invalid {
+            name,
+            expected,
+            // The message shows 40 characters; what a client sent may be half a megabyte.
+            value: value.chars().take(40).collect(),
+        }),
+    }
+}
+
+/// Case-insensitive "true" is true, anything else false: C++ clients send "1" and Java reads it as false.
+pub(super) fn parse_bool(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true")
+}
+
 impl<'a> Command<'a> {
     /// Decodes the header of a frame. Tolerates every field order, missing `language`, `version`, `remark`,
     /// `extFields`, `serializeTypeCurrentRPC`, unknown keys, white space, null, numbers and booleans as field values.
+    /// Bytes that are not UTF-8 become U+FFFD, as in Java: C++ clients send texts of any charset.
     ///
-    /// **Errors**: [`HeaderError`]; the connection is closed, since the asker's opaque is not known.
+    /// **Errors**: the header can't be read, so there is no opaque to answer to; the connection is closed.
+    /// **Source**: apache/rocketmq 4.9.8 `remoting/.../protocol/RemotingCommand.java` `headerDecode`.
     pub fn decode(frame: &Frame<'a>, scratch: &'a mut Scratch) -> Result<Command<'a>, HeaderError> {
         scratch.clear();
-        let envelope = match frame.encoding {
-            Encoding::Json => json::decode(frame.header, scratch)?,
-            Encoding::Binary => binary::decode(frame.header, scratch)?,
-        };
-        let fields = Fields {
-            scratch,
-            header: frame.header,
-        };
-        let language = match (envelope.language, envelope.language_code) {
-            (Some(span), _) => fields.span(span),
-            (None, Some(code)) => LANGUAGES.get(usize::from(code)).copied().unwrap_or("OTHER"),
-            (None, None) => "OTHER",
-        };
-        Ok(Command {
-            encoding: frame.encoding,
-            code: envelope.code,
-            language,
-            version: envelope.version,
-            opaque: envelope.opaque,
-            flag: envelope.flag,
-            remark: envelope.remark.map(|span| fields.span(span)),
-            fields,
-            body: frame.body,
-        })
+        match frame.encoding {
+            Encoding::Json => json::decode(frame, scratch),
+            Encoding::Binary => binary::decode(frame, scratch),
+        }
     }
 
     pub fn is_response(&self) -> bool {
@@ -189,233 +222,104 @@ impl<'a> Command<'a> {
         self.text(name).ok_or(FieldError::Missing(name))
     }
 
+    /// An i32; `None` where the field is missing or empty.
     pub fn i32(&self, name: &'static str) -> Result<Option<i32>, FieldError> {
-        self.number(name, "a 32-bit integer")
+        parse_i32(name, self.text(name).unwrap_or_default())
     }
 
     pub fn require_i32(&self, name: &'static str) -> Result<i32, FieldError> {
         self.i32(name)?.ok_or(FieldError::Missing(name))
     }
 
+    /// An i64; `None` where the field is missing or empty.
     pub fn i64(&self, name: &'static str) -> Result<Option<i64>, FieldError> {
-        self.number(name, "a 64-bit integer")
+        parse_i64(name, self.text(name).unwrap_or_default())
     }
 
     pub fn require_i64(&self, name: &'static str) -> Result<i64, FieldError> {
         self.i64(name)?.ok_or(FieldError::Missing(name))
     }
 
-    fn number<T: std::str::FromStr>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-    ) -> Result<Option<T>, FieldError> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        let invalid = |_| FieldError::Invalid {
-            name,
-            expected,
-            value: text.to_owned(),
-        };
-        text.parse().map(Some).map_err(invalid)
-    }
-
     /// Case-insensitive "true" is true, anything else false, as Java parses it.
     pub fn bool(&self, name: &'static str) -> Option<bool> {
-        self.text(name)
-            .map(|text| text.eq_ignore_ascii_case("true"))
+        self.text(name).map(parse_bool)
     }
 }
 
-/// Languages by their binary code. Source: apache/rocketmq `LanguageCode`.
-pub const LANGUAGES: [&str; 14] = [
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
-    "OMS", "RUST", "NODE_JS",
-];
-
 #[cfg(test)]
 mod tests {
-    use super::super::codes::ResponseCode;
-    use super::super::frame::{Split, split};
-    use super::super::headers::{PullHeader, SendHeader};
-    use super::super::response::{Request, Response, ResponseHeader};
     use super::*;
-    use bytes::BytesMut;
+    use crate::protocol::frame::{Split, split};
 
-    fn json(header: &str) -> Frame<'_> {
-        Frame {
-            encoding: Encoding::Json,
-            header: header.as_bytes(),
-            body: &[],
-            bytes: 0,
+    /// The frames of `framing.md` sections 2 and 5: the same request in both encodings.
+    const JSON_REQUEST: &[u8] = b"\x00\x00\x00\x7F\x00\x00\x00\x7B{\"code\":105,\"extFields\":{\"topic\":\"T\"},\
+        \"flag\":0,\"language\":\"JAVA\",\"opaque\":1,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":401}";
+    const BINARY_REQUEST: &[u8] = &[
+        0, 0, 0, 0x25, 1, 0, 0, 0x21, 0, 0x69, 0, 1, 0x91, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0x0C, 0, 5, 0x74, 0x6F, 0x70, 0x69, 0x63, 0, 0, 0, 1, 0x54,
+    ];
+
+    fn whole(stream: &[u8]) -> Frame<'_> {
+        match split(stream).expect("a frame") {
+            Split::Frame(frame) => frame,
+            incomplete => panic!("{incomplete:?}"),
         }
     }
 
-    fn fields(header: &str) -> Vec<(String, String)> {
-        let mut scratch = Scratch::default();
-        let frame = json(header);
-        let command = Command::decode(&frame, &mut scratch).expect(header);
-        command
-            .fields
-            .iter()
-            .map(|(n, v)| (n.to_owned(), v.to_owned()))
-            .collect()
-    }
-
     #[test]
-    fn headers_of_non_java_clients_are_read() {
-        let pair = |n: &str, v: &str| (n.to_owned(), v.to_owned());
-        // Go: no serializeTypeCurrentRPC, empty remark.
-        let go = r#"{"code":17,"language":"GO","version":317,"opaque":1,"flag":0,"remark":"","extFields":{"topic":"T"}}"#;
-        assert_eq!(fields(go), [pair("topic", "T")]);
-        // Node: numbers and booleans inside extFields.
-        let node = r#"{"code":310,"extFields":{"d":4,"k":false,"n":null,"g":1.5e3,"x":{"y":[1]}},"flag":0,"opaque":2}"#;
-        assert_eq!(
-            fields(node),
-            [pair("d", "4"), pair("k", "false"), pair("g", "1.5e3")]
-        );
-        assert_eq!(fields("{}"), []);
-        assert_eq!(
-            fields(r#" { "extFields" : null , "unknown":[{"a":"\u0041"},2] } "#),
-            []
-        );
-        assert_eq!(
-            fields(r#"{"extFields":{"a":"1","a":"2"}}"#).last(),
-            Some(&pair("a", "2"))
-        );
-    }
-
-    #[test]
-    fn escapes_become_text() {
-        let header = r#"{"code":10,"extFields":{"i":"TAGS\u0001A\u0002k\u0001\"\\\/\n\u00e9\ud83d\ude00\ud83d\u0002","j":"plain"}}"#;
-        let got = fields(header);
-        assert_eq!(got[0].1, "TAGS\u{1}A\u{2}k\u{1}\"\\/\né😀\u{FFFD}\u{2}");
-        assert_eq!(got[1].1, "plain");
-    }
-
-    #[test]
-    fn broken_headers_are_errors() {
-        for bad in [
-            "",
-            "{",
-            "[]",
-            "{\"code\"}",
-            "{\"code\":}",
-            "{\"code\":1,}",
-            "{\"code\":1}x",
-            "{\"a\":\"\\x\"}",
-            "{\"a\":\"\\ud8",
-            "nul",
-            "{\"code\":\"x\"}",
-            "{\"extFields\":{\"a\":1",
+    fn route_request_reads_the_same_in_both_encodings() {
+        for (stream, encoding) in [
+            (JSON_REQUEST, Encoding::Json),
+            (BINARY_REQUEST, Encoding::Binary),
         ] {
             let mut scratch = Scratch::default();
-            assert!(Command::decode(&json(bad), &mut scratch).is_err(), "{bad}");
+            let command = Command::decode(&whole(stream), &mut scratch).expect("a header");
+            assert_eq!(command.encoding, encoding);
+            assert_eq!(
+                (command.code, command.language, command.version),
+                (105, "JAVA", 401)
+            );
+            assert_eq!((command.opaque, command.flag, command.remark), (1, 0, None));
+            assert_eq!(command.fields.iter().collect::<Vec<_>>(), [("topic", "T")]);
+            assert_eq!(command.body, b"");
+            assert!(!command.is_response());
+            assert!(!command.is_one_way());
         }
-        let deep = format!("{{\"x\":{}{}}}", "[".repeat(1000), "]".repeat(1000));
-        assert!(Command::decode(&json(&deep), &mut Scratch::default()).is_err());
     }
 
     #[test]
-    fn the_binary_example_of_the_format_is_read() {
-        let bytes = [
-            0, 0, 0, 0x25, 1, 0, 0, 0x21, 0, 0x69, 0, 1, 0x91, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
-            0, 0, 0, 0x0C, 0, 5, b't', b'o', b'p', b'i', b'c', 0, 0, 0, 1, b'T',
-        ];
-        let Ok(Split::Frame(frame)) = split(&bytes) else {
-            panic!("a frame")
+    fn accessors_follow_java() {
+        let header = br#"{"extFields":{"n":"7","big":"9223372036854775807","neg":"-1","plus":"+3","bad":"7x",
+            "empty":"","yes":"TRUE","one":"1","text":"t"}}"#;
+        let frame = Frame {
+            encoding: Encoding::Json,
+            header,
+            body: b"",
+            bytes: 0,
         };
         let mut scratch = Scratch::default();
-        let command = Command::decode(&frame, &mut scratch).expect("binary");
+        let command = Command::decode(&frame, &mut scratch).expect("a header");
+        assert_eq!(command.i32("n"), Ok(Some(7)));
+        assert_eq!(command.require_i64("big"), Ok(i64::MAX));
+        assert_eq!(command.require_i32("neg"), Ok(-1));
+        assert_eq!(command.i32("plus"), Ok(Some(3)));
+        assert_eq!(command.i32("empty"), Ok(None));
+        assert_eq!(command.i64("absent"), Ok(None));
         assert_eq!(
-            (
-                command.code,
-                command.version,
-                command.opaque,
-                command.language
-            ),
-            (105, 401, 1, "JAVA")
+            command.require_i64("absent"),
+            Err(FieldError::Missing("absent"))
         );
-        assert_eq!(command.text("topic"), Some("T"));
-        for end in 0..frame.header.len() {
-            let cut = Frame {
-                header: &frame.header[..end],
-                ..frame
-            };
-            assert!(
-                Command::decode(&cut, &mut Scratch::default()).is_err(),
-                "cut at {end}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_written_is_read_back_in_both_encodings() {
-        for encoding in [Encoding::Json, Encoding::Binary] {
-            let fields: &[(&str, &str)] = &[("topic", "T\u{1}\"x\""), ("queueId", "7")];
-            let request = Request {
-                code: 40,
-                opaque: -5,
-                one_way: true,
-                encoding,
-                fields,
-                body: b"body",
-            };
-            let mut out = BytesMut::new();
-            request.encode(&mut out);
-            let Ok(Split::Frame(frame)) = split(&out) else {
-                panic!("a frame")
-            };
-            let mut scratch = Scratch::default();
-            let command = Command::decode(&frame, &mut scratch).expect("decodes");
-            assert_eq!(
-                (command.code, command.opaque, command.flag, command.body),
-                (40, -5, 2, &b"body"[..])
-            );
-            assert_eq!(command.fields.iter().collect::<Vec<_>>(), fields);
-
-            let mut response = Response::error(ResponseCode::PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE");
-            response.header = ResponseHeader::Offset(-1);
-            out.clear();
-            response.encode_head(9, encoding, &mut out);
-            let Ok(Split::Frame(frame)) = split(&out) else {
-                panic!("a frame")
-            };
-            let mut scratch = Scratch::default();
-            let command = Command::decode(&frame, &mut scratch).expect("decodes");
-            assert!(command.is_response() && !command.is_one_way());
-            assert_eq!(
-                (command.code, command.remark),
-                (19, Some("OFFSET_OVERFLOW_ONE"))
-            );
-            assert_eq!(command.require_i64("offset"), Ok(-1));
-            assert_eq!((command.version, command.language), (VERSION, "JAVA"));
-        }
-    }
-
-    #[test]
-    fn java_order_of_a_json_header_is_kept() {
-        let mut out = BytesMut::new();
-        Response::with_header(ResponseHeader::Offset(5)).encode_head(7, Encoding::Json, &mut out);
-        let expected = r#"{"code":0,"extFields":{"offset":"5"},"flag":1,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":479}"#;
-        assert_eq!(std::str::from_utf8(&out[8..]), Ok(expected));
-    }
-
-    #[test]
-    fn a_cpp_batch_marker_is_no_batch() {
-        let header = r#"{"code":310,"extFields":{"a":"g","b":"T","c":"TBW102","d":"4","e":"0","f":"0","g":"1","h":"0","m":"1"}}"#;
-        let frame = json(header);
-        let mut scratch = Scratch::default();
-        let command = Command::decode(&frame, &mut scratch).expect("decodes");
-        let send = SendHeader::decode(&command).expect("a send");
+        let error = command.require_i32("bad").expect_err("not a number");
         assert_eq!(
-            (send.batch, send.max_reconsume_times, send.topic),
-            (false, None, "T")
+            error.to_string(),
+            "the custom field <bad> is not a 32-bit integer: 7x"
         );
-        assert_eq!(
-            PullHeader::decode(&command),
-            Err(FieldError::Missing("consumerGroup"))
-        );
+        assert!(command.i32("big").is_err());
+        assert_eq!(command.bool("yes"), Some(true));
+        assert_eq!(command.bool("one"), Some(false));
+        assert_eq!(command.bool("absent"), None);
+        assert_eq!(command.require_text("empty"), Ok(""));
+        let missing = command.require_text("topic").expect_err("missing");
+        assert_eq!(missing.to_string(), "the custom field <topic> is null");
     }
 }

@@ -1,91 +1,221 @@
 //! The JSON dialect of Java's fastjson: maps with bare integer keys and with objects as keys.
+//!
+//! `{0:5}` is a map from an integer, `{{"queueId":0}:5}` one from an object. Neither is JSON. Here such text is
+//! made strict for a parser; writing the dialect is up to the bodies that need it.
 
 use std::borrow::Cow;
 
-/// Puts quotes around bare keys (`{0:5}` becomes `{"0":5}`), so that a strict parser reads what Java wrote. Strict
-/// input comes back unchanged; what is not JSON at all is left to the parser to refuse.
+/// Nesting beyond which a text is left as it is, for the parser to refuse. That of `serde_json` is as deep.
+const DEPTH_MAX: usize = 128;
+
+/// Puts quotes around bare keys (`{0:5}` becomes `{"0":5}`) and object keys (`{{"a":1}:2}` becomes
+/// `{"{\"a\":1}":2}`), so that a strict parser reads the text. Strict input comes back unchanged.
+///
+/// **Errors**: none. A text that is neither dialect comes out in some form that no parser takes for JSON.
 pub fn to_strict(text: &str) -> Cow<'_, str> {
-    let mut out = String::new();
-    let mut copied = 0;
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    // True where a key may start: after `{`, or after `,` inside an object.
-    let mut key_next = false;
-    let mut objects: Vec<bool> = Vec::new();
-    while at < bytes.len() {
-        match bytes[at] {
-            b'"' => {
-                at = string_end(bytes, at);
-                key_next = false;
-                continue;
-            }
-            b'{' => {
-                objects.push(true);
-                key_next = true;
-            }
-            b'[' => {
-                objects.push(false);
-                key_next = false;
-            }
-            b'}' | b']' => {
-                objects.pop();
-                key_next = false;
-            }
-            b',' => key_next = objects.last().copied().unwrap_or(false),
-            b'-' | b'0'..=b'9' if key_next => {
-                let end = at
-                    + bytes[at..]
-                        .iter()
-                        .take_while(|b| **b == b'-' || b.is_ascii_digit())
-                        .count();
-                out.push_str(&text[copied..at]);
-                out.push('"');
-                out.push_str(&text[at..end]);
-                out.push('"');
-                copied = end;
-                at = end;
-                key_next = false;
-                continue;
-            }
-            byte if !byte.is_ascii_whitespace() => key_next = false,
-            _ => {}
+    let mut rewriter = Rewriter {
+        text,
+        at: 0,
+        copied: 0,
+        out: String::new(),
+    };
+    match rewriter.run() {
+        Some(()) if rewriter.copied > 0 => {
+            rewriter.out.push_str(&text[rewriter.copied..]);
+            Cow::Owned(rewriter.out)
         }
-        at += 1;
+        _ => Cow::Borrowed(text),
     }
-    if copied == 0 {
-        return Cow::Borrowed(text);
-    }
-    out.push_str(&text[copied..]);
-    Cow::Owned(out)
 }
 
-/// Position behind the string that starts at `at`.
-fn string_end(bytes: &[u8], at: usize) -> usize {
-    let mut at = at + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
+struct Rewriter<'t> {
+    text: &'t str,
+    /// Next byte to look at.
+    at: usize,
+    /// Bytes of `text` that are in `out` already; 0 as long as nothing had to change.
+    copied: usize,
+    out: String,
+}
+
+impl Rewriter<'_> {
+    /// Walks through the text; `None` where it can't be made strict.
+    fn run(&mut self) -> Option<()> {
+        // One entry for each open container: is it an object?
+        let mut open = Vec::new();
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'"' => self.skip_string()?,
+                b'{' | b'[' => {
+                    if open.len() == DEPTH_MAX {
+                        return None;
+                    }
+                    open.push(byte == b'{');
+                    self.at += 1;
+                    if byte == b'{' {
+                        self.key()?;
+                    }
+                }
+                b'}' | b']' => {
+                    open.pop();
+                    self.at += 1;
+                }
+                b',' => {
+                    self.at += 1;
+                    if open.last() == Some(&true) {
+                        self.key()?;
+                    }
+                }
+                _ => self.at += 1,
+            }
+        }
+        Some(())
+    }
+
+    /// Quotes the key at the scanner unless it is a string or missing.
+    fn key(&mut self) -> Option<()> {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
+            self.at += 1;
+        }
+        let start = self.at;
+        match self.peek()? {
+            b'"' | b'}' | b',' | b':' => return Some(()),
+            b'{' | b'[' => self.skip_container()?,
+            _ => self.skip_bare_key(),
+        }
+        self.out.push_str(&self.text[self.copied..start]);
+        self.copied = self.at;
+        self.out.push('"');
+        for character in self.text[start..self.at].chars() {
+            match character {
+                '"' | '\\' => self.out.extend(['\\', character]),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                other => self.out.push(other),
+            }
+        }
+        self.out.push('"');
+        Some(())
+    }
+
+    fn skip_bare_key(&mut self) {
+        while let Some(byte) = self.peek() {
+            if matches!(byte, b':' | b',' | b'{' | b'}' | b'[' | b']' | b'"')
+                || byte.is_ascii_whitespace()
+            {
+                return;
+            }
+            self.at += 1;
         }
     }
-    bytes.len()
+
+    /// Skips an object or array that serves as a key.
+    fn skip_container(&mut self) -> Option<()> {
+        let mut depth = 0;
+        loop {
+            match self.peek()? {
+                b'"' => {
+                    self.skip_string()?;
+                    continue;
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Some(());
+            }
+        }
+    }
+
+    /// Skips a string, with the scanner on its opening quote.
+    fn skip_string(&mut self) -> Option<()> {
+        self.at += 1;
+        loop {
+            match self.peek()? {
+                b'"' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::to_strict;
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(to_strict(text), expected);
+        assert_eq!(to_strict(expected), expected, "strict text is left alone");
+        let parsed: Result<serde_json::Value, _> = serde_json::from_str(expected);
+        assert!(parsed.is_ok(), "{expected}");
+    }
 
     #[test]
-    fn bare_keys_get_quotes_and_nothing_else_changes() {
-        let check = |input: &str, expected: &str| assert_eq!(to_strict(input), expected);
-        check("{0:5,1:3}", r#"{"0":5,"1":3}"#);
-        check("{ 0 : {1:[2,3],-4:5}}", r#"{ "0" : {"1":[2,3],"-4":5}}"#);
-        check(r#"{"a{0:1":{0:"x,1:2"}}"#, r#"{"a{0:1":{"0":"x,1:2"}}"#);
-        check(r#"{"a":1,"b\"":[1,2]}"#, r#"{"a":1,"b\"":[1,2]}"#);
+    fn bare_keys_are_quoted() {
+        check("{0:5}", r#"{"0":5}"#);
         check(
-            "{\"offsetTable\":{\"t@g\":{0:4,1:4\n\t\t},\n}}",
-            "{\"offsetTable\":{\"t@g\":{\"0\":4,\"1\":4\n\t\t},\n}}",
+            r#"{0:"a:10911",1:"b:10911"}"#,
+            r#"{"0":"a:10911","1":"b:10911"}"#,
         );
+        check(
+            r#"{"offsetTable":{"T@G":{ 0 : 5 , -1:6}}}"#,
+            r#"{"offsetTable":{"T@G":{ "0" : 5 , "-1":6}}}"#,
+        );
+    }
+
+    #[test]
+    fn object_keys_become_strings() {
+        check(r#"{{"a":1}:2}"#, r#"{"{\"a\":1}":2}"#);
+        check(
+            r#"{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":6},{"topic":"}\""}:{}}}"#,
+            r#"{"offsetTable":{"{\"brokerName\":\"b\",\"queueId\":0,\"topic\":\"T\"}":{"maxOffset":6},"{\"topic\":\"}\\\"\"}":{}}}"#,
+        );
+        check("{{\n\t\"a\":1}:2}", r#"{"{\n\t\"a\":1}":2}"#);
+    }
+
+    #[test]
+    fn strict_text_is_borrowed() {
+        for text in [
+            "",
+            "{}",
+            "[]",
+            "5",
+            r#"{"a":[1,{"b":"{0:1}"},"x,"],"c\"":{}}"#,
+            "[1,2,[3,{}],null]",
+        ] {
+            assert!(matches!(to_strict(text), Cow::Borrowed(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_of_no_dialect_is_no_json_afterwards() {
+        let deep = "{0:".repeat(DEPTH_MAX + 1);
+        for text in [
+            "{",
+            "{0",
+            r#"{""#,
+            r#"{{"a":1"#,
+            "{0 1:2}",
+            "{{",
+            "\"\\",
+            &deep,
+            "{a:1]",
+        ] {
+            let strict = to_strict(text);
+            assert!(
+                serde_json::from_str::<serde_json::Value>(&strict).is_err(),
+                "{text}"
+            );
+        }
     }
 }

@@ -1,426 +1,689 @@
-//! JSON headers: a scanner of its own, since every message passes it. Bodies are left to serde.
+//! The JSON header: one pass, no tree, no allocation.
+//!
+//! Strings without escapes are borrowed from the header; the others are unescaped into the scratch, which never
+//! makes them longer. Numbers and booleans stand for their text wherever a text is expected, and quoted numbers
+//! for numbers, as in fastjson. Raw control characters inside strings are let through for the same reason.
+//! Nothing recurses: the nesting of what is skipped is kept in the bits of one word.
 
-use super::command::{Envelope, HeaderError, Scratch, Span, VERSION};
-use bytes::{BufMut, BytesMut};
+use super::command::{
+    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Span,
+};
+use super::frame::Frame;
+use super::scan;
+use crate::limits::{HEADER_DEPTH_MAX, HEADER_FIELDS_MAX};
 
-/// Nesting of values that are skipped.
-const DEPTH_MAX: u32 = 32;
+const _: () = assert!(
+    HEADER_DEPTH_MAX <= u64::BITS,
+    "one bit for each open container"
+);
 
-/// Decodes a header into the scratch.
-pub(super) fn decode(header: &[u8], scratch: &mut Scratch) -> Result<Envelope, HeaderError> {
-    std::str::from_utf8(header).map_err(|_| HeaderError::Utf8)?;
-    let mut scan = Scanner {
-        bytes: header,
-        at: 0,
-        scratch,
-    };
-    let envelope = scan.envelope()?;
-    scan.space();
-    if scan.at != header.len() {
-        Err(scan.error())
-    } else {
-        Ok(envelope)
-    }
-}
-
-struct Scanner<'a> {
-    bytes: &'a [u8],
-    at: usize,
+/// Decodes a header into `scratch`, which is empty.
+pub(super) fn decode<'a>(
+    frame: &Frame<'a>,
     scratch: &'a mut Scratch,
+) -> Result<Command<'a>, HeaderError> {
+    let Scratch {
+        text,
+        entries,
+        repaired,
+    } = scratch;
+    let header = match std::str::from_utf8(frame.header) {
+        Ok(header) => header,
+        Err(_) => {
+            *repaired = String::from_utf8_lossy(frame.header).into_owned();
+            repaired
+        }
+    };
+    let mut scanner = Scanner {
+        header,
+        bytes: header.as_bytes(),
+        at: 0,
+        text,
+        entries,
+        has_too_many_fields: false,
+    };
+    let envelope = scanner.envelope().ok_or_else(|| scanner.error())?;
+    let text: &str = text;
+    let resolve = |span: Span| span.resolve(header, text);
+    Ok(Command {
+        encoding: Encoding::Json,
+        code: envelope.code,
+        language: envelope.language.map_or(LANGUAGE_OTHER, resolve),
+        version: envelope.version,
+        opaque: envelope.opaque,
+        flag: envelope.flag,
+        remark: envelope.remark.map(resolve),
+        fields: Fields {
+            entries,
+            header,
+            text,
+        },
+        body: frame.body,
+    })
 }
 
-impl Scanner<'_> {
+/// What the header says beside its fields. Missing numbers are 0.
+#[derive(Default)]
+struct Envelope {
+    code: i32,
+    language: Option<Span>,
+    version: i32,
+    opaque: i32,
+    flag: i32,
+    remark: Option<Span>,
+}
+
+/// Keys of the envelope. The serialize type is among the others: the frame has told it.
+enum Key {
+    Code,
+    Language,
+    Version,
+    Opaque,
+    Flag,
+    Remark,
+    ExtFields,
+    Other,
+}
+
+/// A value where a text is wanted.
+enum Value {
+    Null,
+    Text(Span),
+}
+
+/// A key of an object, or its end.
+enum Next {
+    Key(Span),
+    End,
+}
+
+/// The state of a scan. Methods return `None` where the header is not JSON, with `at` on the byte that isn't: a
+/// `Result` with the error in it would be handed through memory on every call, which shows on the hot path.
+struct Scanner<'h, 's> {
+    header: &'h str,
+    /// The bytes of `header`.
+    bytes: &'h [u8],
+    /// Next byte to look at.
+    at: usize,
+    /// Unescaped texts.
+    text: &'s mut String,
+    entries: &'s mut Vec<Entry>,
+    /// The scan ended for this reason, not for its syntax.
+    has_too_many_fields: bool,
+}
+
+impl Scanner<'_, '_> {
     fn error(&self) -> HeaderError {
-        HeaderError::Json { at: self.at as u32 }
+        if self.has_too_many_fields {
+            let max = HEADER_FIELDS_MAX;
+            return HeaderError::TooManyFields { max };
+        }
+        HeaderError::Json {
+            at: u32::try_from(self.at).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn envelope(&mut self) -> Option<Envelope> {
+        let mut envelope = Envelope::default();
+        self.skip_space();
+        self.expect(b'{')?;
+        let mut first = true;
+        while let Next::Key(key) = self.next_key(first)? {
+            first = false;
+            match self.key_of(key) {
+                Key::Code => envelope.code = self.integer()?,
+                Key::Language => envelope.language = self.text()?,
+                Key::Version => envelope.version = self.integer()?,
+                Key::Opaque => envelope.opaque = self.integer()?,
+                Key::Flag => envelope.flag = self.integer()?,
+                Key::Remark => envelope.remark = self.text()?,
+                Key::ExtFields => self.ext_fields()?,
+                Key::Other => self.skip_value()?,
+            }
+        }
+        self.skip_space();
+        (self.at == self.bytes.len()).then_some(envelope)
+    }
+
+    fn key_of(&self, key: Span) -> Key {
+        match key.resolve(self.header, self.text) {
+            "code" => Key::Code,
+            "language" => Key::Language,
+            "version" => Key::Version,
+            "opaque" => Key::Opaque,
+            "flag" => Key::Flag,
+            "remark" => Key::Remark,
+            "extFields" => Key::ExtFields,
+            _ => Key::Other,
+        }
+    }
+
+    /// The object of fields, or null. A second one replaces the first.
+    fn ext_fields(&mut self) -> Option<()> {
+        self.entries.clear();
+        if self.peek() != Some(b'{') {
+            return match self.literal()? {
+                Value::Null => Some(()),
+                Value::Text(_) => None,
+            };
+        }
+        self.at += 1;
+        let mut first = true;
+        while let Next::Key(name) = self.next_key(first)? {
+            first = false;
+            match self.value()? {
+                Value::Text(value) => self.push(Entry { name, value })?,
+                Value::Null => self.remove(name),
+            }
+        }
+        Some(())
+    }
+
+    fn push(&mut self, entry: Entry) -> Option<()> {
+        if self.entries.len() == HEADER_FIELDS_MAX {
+            self.has_too_many_fields = true;
+            return None;
+        }
+        self.entries.push(entry);
+        Some(())
+    }
+
+    /// A null is the last value of its name, so that earlier ones don't count.
+    fn remove(&mut self, name: Span) {
+        let (header, text) = (self.header, &*self.text);
+        let name = name.resolve(header, text);
+        self.entries
+            .retain(|entry| entry.name.resolve(header, text) != name);
+    }
+
+    /// The next key of an object, with the scanner on its value, or behind the closing brace.
+    fn next_key(&mut self, first: bool) -> Option<Next> {
+        self.skip_space();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Some(Next::End);
+        }
+        if !first {
+            self.expect(b',')?;
+            self.skip_space();
+        }
+        let key = self.string()?;
+        self.skip_space();
+        self.expect(b':')?;
+        self.skip_space();
+        Some(Next::Key(key))
+    }
+
+    /// Text of a value; null is none. The outer `None` is an error.
+    fn text(&mut self) -> Option<Option<Span>> {
+        Some(match self.value()? {
+            Value::Null => None,
+            Value::Text(span) => Some(span),
+        })
+    }
+
+    /// Text of a value. A nested value is its JSON text, as in fastjson.
+    fn value(&mut self) -> Option<Value> {
+        match self.peek() {
+            Some(b'"') => Some(Value::Text(self.string()?)),
+            Some(b'{' | b'[') => {
+                let start = self.at;
+                self.skip_container()?;
+                Some(Value::Text(Span::header(start, self.at)))
+            }
+            _ => self.literal(),
+        }
+    }
+
+    fn integer(&mut self) -> Option<i32> {
+        let at = self.at;
+        let Some(span) = self.text()? else {
+            return Some(0);
+        };
+        let number = span.resolve(self.header, self.text).parse().ok();
+        if number.is_none() {
+            self.at = at;
+        }
+        number
+    }
+
+    /// A string, with the scanner on its opening quote.
+    fn string(&mut self) -> Option<Span> {
+        self.expect(b'"')?;
+        let start = self.at;
+        if self.find_quote_or_escape()? == b'"' {
+            let end = self.at;
+            self.at += 1;
+            Some(Span::header(start, end))
+        } else {
+            self.escaped_string(start)
+        }
+    }
+
+    /// Moves to the next quote or backslash.
+    fn find_quote_or_escape(&mut self) -> Option<u8> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(distance) = scan::find_quote_or_escape(rest) else {
+            self.at = self.bytes.len();
+            return None;
+        };
+        self.at += distance;
+        self.peek()
+    }
+
+    /// A string that starts at `start`, with the scanner on its first backslash; goes into the scratch.
+    fn escaped_string(&mut self, start: usize) -> Option<Span> {
+        let text_start = self.text.len();
+        let mut plain_start = start;
+        loop {
+            let stop = self.find_quote_or_escape()?;
+            let plain = self.header.get(plain_start..self.at).unwrap_or_default();
+            self.text.push_str(plain);
+            self.at += 1;
+            if stop == b'"' {
+                break;
+            }
+            let character = self.escape()?;
+            self.text.push(character);
+            plain_start = self.at;
+        }
+        Some(Span::scratch(text_start, self.text.len()))
+    }
+
+    /// The character of an escape, with the scanner behind its backslash.
+    fn escape(&mut self) -> Option<char> {
+        let byte = self.peek()?;
+        let character = match byte {
+            b'"' | b'\\' | b'/' => char::from(byte),
+            b'b' => '\u{8}',
+            b'f' => '\u{C}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                self.at += 1;
+                return self.unicode_escape();
+            }
+            _ => return None,
+        };
+        self.at += 1;
+        Some(character)
+    }
+
+    /// The character of `\uXXXX` or of a surrogate pair, with the scanner behind the `u`. Half a pair becomes
+    /// U+FFFD: no UTF-8 text can hold it.
+    fn unicode_escape(&mut self) -> Option<char> {
+        let unit = self.hex_unit()?;
+        if !(0xD800..0xDC00).contains(&unit) {
+            return Some(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
+        }
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if !rest.starts_with(b"\\u") {
+            return Some(char::REPLACEMENT_CHARACTER);
+        }
+        let second_at = self.at;
+        self.at += 2;
+        let second = self.hex_unit()?;
+        if (0xDC00..0xE000).contains(&second) {
+            let code_point = 0x1_0000 + ((unit - 0xD800) << 10) + (second - 0xDC00);
+            Some(char::from_u32(code_point).unwrap_or(char::REPLACEMENT_CHARACTER))
+        } else {
+            self.at = second_at;
+            Some(char::REPLACEMENT_CHARACTER)
+        }
+    }
+
+    fn hex_unit(&mut self) -> Option<u32> {
+        let mut unit = 0;
+        for _ in 0..4 {
+            let digit = char::from(self.peek()?).to_digit(16)?;
+            unit = unit * 16 + digit;
+            self.at += 1;
+        }
+        Some(unit)
+    }
+
+    /// null, true, false or a number. Numbers are not checked to the letter: they are texts to whoever reads them.
+    fn literal(&mut self) -> Option<Value> {
+        let start = self.at;
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let is_literal =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        let length = rest.iter().take_while(|byte| is_literal(byte)).count();
+        let text = Value::Text(Span::header(start, start + length));
+        let value = match &rest[..length] {
+            b"null" => Value::Null,
+            b"true" | b"false" | [b'-' | b'0'..=b'9', ..] => text,
+            _ => return None,
+        };
+        self.at += length;
+        Some(value)
+    }
+
+    fn skip_value(&mut self) -> Option<()> {
+        match self.peek() {
+            Some(b'"') => self.skip_string(),
+            Some(b'{' | b'[') => self.skip_container(),
+            _ => self.literal().map(|_| ()),
+        }
+    }
+
+    fn skip_string(&mut self) -> Option<()> {
+        self.expect(b'"')?;
+        while self.find_quote_or_escape()? == b'\\' {
+            self.at += 2;
+        }
+        self.at += 1;
+        Some(())
+    }
+
+    /// Skips an object or array and all in it. Brackets must match; commas and colons are not looked at.
+    fn skip_container(&mut self) -> Option<()> {
+        // One bit for each open container, the innermost lowest: 1 = object.
+        let mut open: u64 = 0;
+        let mut depth = 0;
+        loop {
+            let byte = self.peek()?;
+            match byte {
+                b'"' => {
+                    self.skip_string()?;
+                    continue;
+                }
+                b'{' | b'[' => {
+                    if depth == HEADER_DEPTH_MAX {
+                        return None;
+                    }
+                    open = open << 1 | u64::from(byte == b'{');
+                    depth += 1;
+                }
+                b'}' | b']' => {
+                    if (open & 1 == 1) != (byte == b'}') {
+                        return None;
+                    }
+                    open >>= 1;
+                    depth -= 1;
+                }
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Some(());
+            }
+        }
     }
 
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
-    fn space(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+    fn skip_space(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
     }
 
-    /// Skips white space, then takes exactly this byte.
-    fn expect(&mut self, byte: u8) -> Result<(), HeaderError> {
-        self.space();
+    fn expect(&mut self, byte: u8) -> Option<()> {
         if self.peek() != Some(byte) {
-            return Err(self.error());
+            return None;
         }
         self.at += 1;
-        Ok(())
+        Some(())
     }
+}
 
-    /// After a member: true if another follows, false at the closing byte.
-    fn more(&mut self, close: u8) -> Result<bool, HeaderError> {
-        self.space();
-        let next = self.peek();
-        self.at += 1;
-        match next {
-            Some(b',') => Ok(true),
-            Some(byte) if byte == close => Ok(false),
-            _ => Err(self.error()),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn is_empty(&mut self, close: u8) -> bool {
-        self.space();
-        let empty = self.peek() == Some(close);
-        self.at += usize::from(empty);
-        empty
-    }
-
-    fn envelope(&mut self) -> Result<Envelope, HeaderError> {
-        let mut envelope = Envelope::default();
-        self.expect(b'{')?;
-        if self.is_empty(b'}') {
-            return Ok(envelope);
-        }
-        loop {
-            self.space();
-            let key = self.string()?;
-            self.expect(b':')?;
-            self.space();
-            self.member(key, &mut envelope)?;
-            if !self.more(b'}')? {
-                return Ok(envelope);
-            }
-        }
-    }
-
-    fn member(&mut self, key: Span, envelope: &mut Envelope) -> Result<(), HeaderError> {
-        let name = if key.in_text {
-            &[][..]
-        } else {
-            &self.bytes[key.start as usize..key.end as usize]
+    fn with_header(header: &str, expected: impl FnOnce(Result<Command<'_>, HeaderError>)) {
+        let mut scratch = Scratch::default();
+        let frame = Frame {
+            encoding: Encoding::Json,
+            header: header.as_bytes(),
+            body: b"",
+            bytes: 0,
         };
-        match name {
-            b"code" => envelope.code = self.integer()?,
-            b"version" => envelope.version = self.integer()?,
-            b"opaque" => envelope.opaque = self.integer()?,
-            b"flag" => envelope.flag = self.integer()?,
-            b"language" => envelope.language = self.scalar()?,
-            b"remark" => envelope.remark = self.scalar()?,
-            b"extFields" => self.fields()?,
-            _ => self.skip(0)?,
-        }
-        Ok(())
+        expected(Command::decode(&frame, &mut scratch));
     }
 
-    fn fields(&mut self) -> Result<(), HeaderError> {
-        if self.peek() != Some(b'{') {
-            return self.skip(0);
-        }
-        self.at += 1;
-        if self.is_empty(b'}') {
-            return Ok(());
-        }
-        loop {
-            self.space();
-            let name = self.string()?;
-            self.expect(b':')?;
-            self.space();
-            if let Some(value) = self.scalar()? {
-                self.scratch.push(name, value)?;
-            }
-            if !self.more(b'}')? {
-                return Ok(());
-            }
-        }
+    /// Checks the fields of `{"extFields":<fields>}`.
+    fn check_fields(fields: &str, expected: &[(&str, &str)]) {
+        with_header(&format!("{{\"extFields\":{fields}}}"), |command| {
+            let command = command.unwrap_or_else(|error| panic!("{fields}: {error}"));
+            assert_eq!(
+                command.fields.iter().collect::<Vec<_>>(),
+                expected,
+                "{fields}"
+            );
+        });
     }
 
-    /// A string, or a number or boolean as its text; `None` for null and for nested values, which are skipped.
-    fn scalar(&mut self) -> Result<Option<Span>, HeaderError> {
-        match self.peek() {
-            Some(b'"') => self.string().map(Some),
-            Some(b'{' | b'[') => self.skip(0).map(|()| None),
-            _ => {
-                let span = self.bare()?;
-                let text = &self.bytes[span.start as usize..span.end as usize];
-                Ok(if text == b"null" { None } else { Some(span) })
-            }
+    fn check_error(header: &str, at: u32) {
+        with_header(header, |command| {
+            assert_eq!(command.err(), Some(HeaderError::Json { at }), "{header}");
+        });
+    }
+
+    #[test]
+    fn missing_keys_have_defaults() {
+        for header in [
+            "{}",
+            " {\n} \n",
+            r#"{"flag":null,"remark":null,"extFields":null,"language":null}"#,
+        ] {
+            with_header(header, |command| {
+                let command = command.expect("a header");
+                assert_eq!(
+                    (command.code, command.version, command.opaque, command.flag),
+                    (0, 0, 0, 0)
+                );
+                assert_eq!((command.language, command.remark), ("OTHER", None));
+                assert_eq!(command.fields.iter().count(), 0);
+            });
         }
     }
 
-    /// A number or literal: everything up to the next structural byte.
-    fn bare(&mut self) -> Result<Span, HeaderError> {
-        let start = self.at;
-        while let Some(b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.') = self.peek() {
-            self.at += 1;
-        }
-        let text = &self.bytes[start..self.at];
-        let number = text
-            .first()
-            .is_some_and(|b| b.is_ascii_digit() || *b == b'-');
-        if !number && !matches!(text, b"true" | b"false" | b"null") {
-            self.at = start;
-            return Err(self.error());
-        }
-        Ok(Span {
-            start: start as u32,
-            end: self.at as u32,
-            in_text: false,
-        })
+    /// Trap 0 of `conventions.md`: Go, C++ and Node leave `serializeTypeCurrentRPC` out, some send an empty remark.
+    #[test]
+    fn header_of_a_go_client_is_read() {
+        let header = r#"{"code":105,"language":"GO","version":317,"opaque":2,"flag":0,"remark":"","extFields":{"topic":"T"}}"#;
+        with_header(header, |command| {
+            let command = command.expect("a header");
+            assert_eq!(
+                (command.code, command.language, command.version),
+                (105, "GO", 317)
+            );
+            assert_eq!((command.opaque, command.remark), (2, Some("")));
+            assert_eq!(command.fields.get("topic"), Some("T"));
+        });
     }
 
-    /// An integer, given as a number or as a string; null is 0.
-    fn integer(&mut self) -> Result<i32, HeaderError> {
-        let at = self.at;
-        let Some(span) = self.scalar()? else {
-            return Ok(0);
+    /// Trap 2: `ali-ons` sends JSON numbers and booleans as field values.
+    #[test]
+    fn scalars_in_ext_fields_are_coerced_to_text() {
+        check_fields(
+            r#"{"d":4,"k":false,"t":true,"g":1796098557281,"n":-1,"f":1.5e3}"#,
+            &[
+                ("d", "4"),
+                ("k", "false"),
+                ("t", "true"),
+                ("g", "1796098557281"),
+                ("n", "-1"),
+                ("f", "1.5e3"),
+            ],
+        );
+    }
+
+    /// Trap 4: C++ sends `OnsChannel` and signatures without credentials, and a newline behind the header.
+    #[test]
+    fn header_of_a_cpp_client_is_read() {
+        let header = "{\"code\":105,\"extFields\":{\"AccessKey\":\"\",\"OnsChannel\":\"ALIYUN\",\"Signature\":\"F+Q=\",\
+            \"topic\":\"S\"},\"flag\":0,\"language\":\"CPP\",\"opaque\":0,\"remark\":\"\",\"version\":63}\n";
+        with_header(header, |command| {
+            let command = command.expect("a header");
+            assert_eq!(
+                (command.language, command.fields.get("topic")),
+                ("CPP", Some("S"))
+            );
+            assert_eq!(command.fields.get("AccessKey"), Some(""));
+        });
+    }
+
+    #[test]
+    fn null_is_absent_and_the_last_of_a_name_wins() {
+        check_fields(r#"{"a":null,"b":"1"}"#, &[("b", "1")]);
+        check_fields(r#"{"a":"1","b":"2","a":null}"#, &[("b", "2")]);
+        with_header(
+            r#"{"code":1,"code":2,"extFields":{"x":"1"},"extFields":{"a":"1","a":"2"}}"#,
+            |command| {
+                let command = command.expect("a header");
+                assert_eq!(command.code, 2);
+                assert_eq!(
+                    (command.fields.get("a"), command.fields.get("x")),
+                    (Some("2"), None)
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn escapes_are_unescaped() {
+        let cases = [
+            (r"TAGS\u0001TagA\u0002", "TAGS\u{1}TagA\u{2}"),
+            (r#"\"\\\/\b\f\n\r\t"#, "\"\\/\u{8}\u{C}\n\r\t"),
+            (r"ü\u00fc\u4E3B主", "üü主主"),
+            (r"\ud83d\ude00!", "\u{1F600}!"),
+            // Halves of pairs, alone, twice, or before another escape.
+            (r"\ud83d", "\u{FFFD}"),
+            (r"\ude00x", "\u{FFFD}x"),
+            (r"\ud83d\ud83d\ude00", "\u{FFFD}\u{1F600}"),
+            (r"\ud83d\n", "\u{FFFD}\n"),
+            (r"\u0000", "\0"),
+        ];
+        for (escaped, expected) in cases {
+            check_fields(&format!("{{\"i\":\"{escaped}\"}}"), &[("i", expected)]);
+            check_fields(
+                &format!("{{\"x{escaped}\":\"v\"}}"),
+                &[(&format!("x{expected}"), "v")],
+            );
+        }
+    }
+
+    #[test]
+    fn raw_control_characters_are_let_through() {
+        check_fields("{\"i\":\"a\u{1}b\u{2}\"}", &[("i", "a\u{1}b\u{2}")]);
+    }
+
+    #[test]
+    fn escaped_keys_are_keys() {
+        with_header(
+            r#"{"c\u006fde":7,"extFields":{"\u0061":"x","b":"\u0062"},"remark":"a\tb"}"#,
+            |command| {
+                let command = command.expect("a header");
+                assert_eq!((command.code, command.remark), (7, Some("a\tb")));
+                assert_eq!(
+                    command.fields.iter().collect::<Vec<_>>(),
+                    [("a", "x"), ("b", "b")]
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn quoted_numbers_are_numbers() {
+        with_header(
+            r#"{"code":"105","opaque":-2147483648,"version":"\u0037"}"#,
+            |command| {
+                let command = command.expect("a header");
+                assert_eq!(
+                    (command.code, command.opaque, command.version),
+                    (105, i32::MIN, 7)
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_skipped_whatever_they_hold() {
+        let header = r#"{"x":{"a":[1,{"b":"]}\""},[]],"c":null},"y":[],"z":"\u0031\\","w":-1.5E+3,"code":9}"#;
+        with_header(header, |command| {
+            assert_eq!(command.expect("a header").code, 9)
+        });
+    }
+
+    #[test]
+    fn nested_value_of_a_field_is_its_text() {
+        check_fields(
+            r#"{"a":{"b":[1, 2]},"c":"d"}"#,
+            &[("a", r#"{"b":[1, 2]}"#), ("c", "d")],
+        );
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let nested = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+        let max = HEADER_DEPTH_MAX as usize;
+        with_header(&nested(max), |command| assert!(command.is_ok()));
+        check_error(&nested(max + 1), 5 + HEADER_DEPTH_MAX);
+    }
+
+    #[test]
+    fn broken_headers_name_the_byte() {
+        for (header, at) in [
+            ("", 0),
+            ("[]", 0),
+            ("{", 1),
+            (r#"{"a"#, 3),
+            (r#"{"a"}"#, 4),
+            (r#"{"a":}"#, 5),
+            (r#"{"a":1,}"#, 7),
+            (r#"{"a":1 "b":2}"#, 7),
+            (r#"{"a":1}x"#, 7),
+            (r#"{"code":1.5}"#, 8),
+            (r#"{"code":2147483648}"#, 8),
+            (r#"{"code":nul}"#, 8),
+            (r#"{"code":"\x"}"#, 10),
+            (r#"{"code":"\u00g0"}"#, 13),
+            (r#"{"extFields":[]}"#, 13),
+            (r#"{"extFields":1}"#, 14),
+            (r#"{"extFields":{"a":"b"}"#, 22),
+            (r#"{"x":[}]}"#, 6),
+            (r#"{"x":"\"#, 7),
+            (r#"{'code':1}"#, 1),
+        ] {
+            check_error(header, at);
+        }
+    }
+
+    /// Java puts U+FFFD in their place: a C++ client with texts in another charset is served, not cut off.
+    #[test]
+    fn bytes_that_are_not_utf8_are_replaced() {
+        let frame = Frame {
+            encoding: Encoding::Json,
+            header:
+                b"{\"extFields\":{\"b\":\"T\",\"i\":\"KEYS\\u0001\xD6\xF7\\u0002\"},\"opaque\":7}",
+            body: b"",
+            bytes: 0,
         };
-        let (start, end) = (span.start as usize, span.end as usize);
-        let text = if span.in_text {
-            self.scratch.text.get(start..end)
-        } else {
-            str_at(self.bytes, start, end)
+        let mut scratch = Scratch::default();
+        let command = Command::decode(&frame, &mut scratch).expect("a header");
+        assert_eq!((command.opaque, command.fields.get("b")), (7, Some("T")));
+        let properties = command.fields.get("i");
+        assert_eq!(properties, Some("KEYS\u{1}\u{FFFD}\u{FFFD}\u{2}"));
+    }
+
+    #[test]
+    fn fields_are_bounded() {
+        let fields = |count: usize| {
+            let fields: Vec<String> = (0..count).map(|n| format!("\"{n}\":{n}")).collect();
+            format!("{{\"extFields\":{{{}}}}}", fields.join(","))
         };
-        let value: Option<i64> = text.and_then(|t| t.parse().ok());
-        // Java narrows a long the same way.
-        value
-            .map(|v| v as i32)
-            .ok_or(HeaderError::Json { at: at as u32 })
+        let max = HEADER_FIELDS_MAX;
+        with_header(&fields(max), |command| {
+            assert_eq!(command.expect("a header").fields.get("255"), Some("255"));
+        });
+        with_header(&fields(max + 1), |command| {
+            assert_eq!(command.err(), Some(HeaderError::TooManyFields { max }));
+        });
     }
-
-    fn string(&mut self) -> Result<Span, HeaderError> {
-        if self.peek() != Some(b'"') {
-            return Err(self.error());
-        }
-        self.at += 1;
-        let start = self.at;
-        loop {
-            match self.peek() {
-                Some(b'"') => {
-                    let span = Span {
-                        start: start as u32,
-                        end: self.at as u32,
-                        in_text: false,
-                    };
-                    self.at += 1;
-                    return Ok(span);
-                }
-                Some(b'\\') => return self.escaped_string(start),
-                Some(_) => self.at += 1,
-                None => return Err(self.error()),
-            }
-        }
-    }
-
-    /// The string from its first escape on goes to the scratch.
-    fn escaped_string(&mut self, start: usize) -> Result<Span, HeaderError> {
-        let text_start = self.scratch.text.len();
-        let mut run = start;
-        loop {
-            match self.peek() {
-                Some(b'"') => {
-                    self.push_run(run)?;
-                    self.at += 1;
-                    let end = self.scratch.text.len() as u32;
-                    return Ok(Span {
-                        start: text_start as u32,
-                        end,
-                        in_text: true,
-                    });
-                }
-                Some(b'\\') => {
-                    self.push_run(run)?;
-                    self.at += 1;
-                    let character = self.escape()?;
-                    self.scratch.text.push(character);
-                    run = self.at;
-                }
-                Some(_) => self.at += 1,
-                None => return Err(self.error()),
-            }
-        }
-    }
-
-    fn push_run(&mut self, run: usize) -> Result<(), HeaderError> {
-        let text = str_at(self.bytes, run, self.at).ok_or(HeaderError::Utf8)?;
-        self.scratch.text.push_str(text);
-        Ok(())
-    }
-
-    fn escape(&mut self) -> Result<char, HeaderError> {
-        let byte = self.peek().ok_or(self.error())?;
-        self.at += 1;
-        Ok(match byte {
-            b'"' | b'\\' | b'/' => char::from(byte),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => return self.unicode(),
-            _ => return Err(self.error()),
-        })
-    }
-
-    /// `\uXXXX`, a surrogate pair as one character; half a pair becomes U+FFFD, as Java would print it.
-    fn unicode(&mut self) -> Result<char, HeaderError> {
-        let first = self.hex4()?;
-        if !(0xD800..0xDC00).contains(&first) {
-            return Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER));
-        }
-        if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
-            return Ok(char::REPLACEMENT_CHARACTER);
-        }
-        self.at += 2;
-        let second = self.hex4()?;
-        if !(0xDC00..0xE000).contains(&second) {
-            // Not the other half: read it again on its own.
-            self.at -= 6;
-            return Ok(char::REPLACEMENT_CHARACTER);
-        }
-        let code = 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00);
-        Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
-    }
-
-    fn hex4(&mut self) -> Result<u32, HeaderError> {
-        let mut value = 0;
-        for _ in 0..4 {
-            let digit = self
-                .peek()
-                .and_then(|b| char::from(b).to_digit(16))
-                .ok_or(self.error())?;
-            value = value * 16 + digit;
-            self.at += 1;
-        }
-        Ok(value)
-    }
-
-    /// Any value, ignored.
-    fn skip(&mut self, depth: u32) -> Result<(), HeaderError> {
-        if depth > DEPTH_MAX {
-            return Err(self.error());
-        }
-        let close = match self.peek() {
-            Some(b'{') => b'}',
-            Some(b'[') => b']',
-            Some(b'"') => return self.skip_string(),
-            _ => return self.bare().map(|_| ()),
-        };
-        self.at += 1;
-        if self.is_empty(close) {
-            return Ok(());
-        }
-        loop {
-            self.space();
-            if close == b'}' {
-                self.skip_string()?;
-                self.expect(b':')?;
-                self.space();
-            }
-            self.skip(depth + 1)?;
-            if !self.more(close)? {
-                return Ok(());
-            }
-        }
-    }
-
-    fn skip_string(&mut self) -> Result<(), HeaderError> {
-        let text = self.scratch.text.len();
-        self.string()?;
-        self.scratch.text.truncate(text);
-        Ok(())
-    }
-}
-
-fn str_at(bytes: &[u8], start: usize, end: usize) -> Option<&str> {
-    std::str::from_utf8(bytes.get(start..end)?).ok()
-}
-
-/// Writes a JSON header in the order of Java: `open`, fields, `close`.
-#[derive(Debug)]
-pub(super) struct Writer<'a> {
-    pub out: &'a mut BytesMut,
-    fields: u32,
-}
-
-impl<'a> Writer<'a> {
-    pub fn open(out: &'a mut BytesMut, code: i32) -> Self {
-        out.put_slice(b"{\"code\":");
-        put_integer(out, i64::from(code));
-        Self { out, fields: 0 }
-    }
-
-    /// An empty `extFields`, where the header is defined but has nothing in it.
-    pub fn begin_fields(&mut self) {
-        self.out.put_slice(b",\"extFields\":{");
-    }
-
-    pub fn end_fields(&mut self) {
-        self.out.put_slice(b"}");
-    }
-
-    fn name(&mut self, name: &str) {
-        if self.fields > 0 {
-            self.out.put_u8(b',');
-        }
-        self.fields += 1;
-        put_string(self.out, name);
-        self.out.put_u8(b':');
-    }
-
-    pub fn text(&mut self, name: &str, value: &str) {
-        self.name(name);
-        put_string(self.out, value);
-    }
-
-    pub fn integer(&mut self, name: &str, value: i64) {
-        self.name(name);
-        self.out.put_u8(b'"');
-        put_integer(self.out, value);
-        self.out.put_u8(b'"');
-    }
-
-    pub fn close(self, flag: i32, opaque: i32, remark: Option<&str>) {
-        let out = self.out;
-        out.put_slice(b",\"flag\":");
-        put_integer(out, i64::from(flag));
-        out.put_slice(b",\"language\":\"JAVA\",\"opaque\":");
-        put_integer(out, i64::from(opaque));
-        if let Some(remark) = remark {
-            out.put_slice(b",\"remark\":");
-            put_string(out, remark);
-        }
-        out.put_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
-        put_integer(out, i64::from(VERSION));
-        out.put_u8(b'}');
-    }
-}
-
-fn put_integer(out: &mut BytesMut, value: i64) {
-    out.put_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// A JSON string: quotes, backslashes and control characters escaped, everything else as UTF-8.
-pub(super) fn put_string(out: &mut BytesMut, text: &str) {
-    out.put_u8(b'"');
-    let mut run = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
-        out.put_slice(&text.as_bytes()[run..at]);
-        run = at + 1;
-        match byte {
-            b'"' => out.put_slice(b"\\\""),
-            b'\\' => out.put_slice(b"\\\\"),
-            b'\n' => out.put_slice(b"\\n"),
-            b'\r' => out.put_slice(b"\\r"),
-            b'\t' => out.put_slice(b"\\t"),
-            _ => {
-                const HEX: &[u8; 16] = b"0123456789abcdef";
-                out.put_slice(b"\\u00");
-                out.put_u8(HEX[usize::from(byte >> 4)]);
-                out.put_u8(HEX[usize::from(byte & 15)]);
-            }
-        }
-    }
-    out.put_slice(&text.as_bytes()[run..]);
-    out.put_u8(b'"');
 }

@@ -1,7 +1,33 @@
 //! The stored message: the same bytes in the commit log and in a pull reply (`messages.md` section 1).
+//!
+//! ```text
+//! offset  width    field                     (offsets for IPv4 hosts; an IPv6 host takes 12 bytes more)
+//!      0      4    total size, this field included
+//!      4      4    magic: v1, v2, or blank
+//!      8      4    body CRC
+//!     12      4    queue id
+//!     16      4    flag
+//!     20      8    queue offset
+//!     28      8    physical offset
+//!     36      4    sys flag
+//!     40      8    born timestamp, ms
+//!     48   8|20    born host: address, port as 4 bytes
+//!     56      8    store timestamp, ms
+//!     64   8|20    store host
+//!     72      4    reconsume times
+//!     76      8    prepared transaction offset
+//!     84      4    body bytes B
+//!     88      B    body
+//!   88+B    1|2    topic bytes T: 1 byte in v1, 2 in v2
+//!   89+B      T    topic
+//! 89+B+T      2    properties bytes P
+//! 91+B+T      P    properties
+//! ```
+//!
+//! Source: apache/rocketmq 4.9.8 `store/.../CommitLog.java` `doAppend`, `common/.../message/MessageDecoder.java`.
 
-use super::hash::body_crc;
-use super::properties;
+use super::reader::Reader;
+use super::{hash, properties};
 use crate::ids::{PhysicalOffset, QueueOffset};
 use crate::limits::{FRAME_BYTES_MAX, TOPIC_BYTES_MAX};
 use arrayvec::ArrayString;
@@ -16,6 +42,17 @@ pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 pub const QUEUE_OFFSET_AT: usize = 20;
 pub const PHYSICAL_OFFSET_AT: usize = 28;
 pub const SYS_FLAG_AT: usize = 36;
+const TOTAL_SIZE_AT: usize = 0;
+const MAGIC_AT: usize = 4;
+const BORN_HOST_AT: usize = 48;
+
+/// Bytes of a v1 record with IPv4 hosts, without body, topic and properties.
+pub const RECORD_OVERHEAD_BYTES: usize = 91;
+/// Bytes of a blank's size and magic: what a segment must have left behind its last record.
+pub const BLANK_BYTES: usize = 8;
+/// Fixed fields between the store host and the body: reconsume times, transaction offset, body bytes.
+const BEHIND_STORE_HOST_BYTES: usize = 4 + 8 + 4;
+const V6_EXTRA_BYTES: usize = 12;
 
 pub mod sys_flag {
     pub const COMPRESSED: i32 = 0x1;
@@ -49,22 +86,41 @@ pub struct NewMessage<'a> {
     pub tags_code: i64,
 }
 
-/// Fixed bytes of a v1 record with IPv4 hosts: everything but body, topic and properties.
-const FIXED_BYTES: usize = 91;
-/// Additional bytes of an IPv6 host.
-const V6_MORE: usize = 12;
-
 impl NewMessage<'_> {
+    /// Bytes of the record. v2 is used only for topics over 127 bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        let host_extra = |host: SocketAddr| {
+            if host.ip().to_canonical().is_ipv6() {
+                V6_EXTRA_BYTES
+            } else {
+                0
+            }
+        };
+        RECORD_OVERHEAD_BYTES
+            + host_extra(self.born_host)
+            + host_extra(self.store_host)
+            + usize::from(self.is_v2())
+            + self.topic.len()
+            + self.body.len()
+            + self.properties.len()
+    }
+
     fn is_v2(&self) -> bool {
         self.topic.len() > TOPIC_BYTES_MAX
     }
 
-    /// Bytes of the record. v2 is used only for topics over 127 bytes.
-    pub fn encoded_bytes(&self) -> usize {
-        let hosts = V6_MORE
-            * (usize::from(self.born_host.is_ipv6()) + usize::from(self.store_host.is_ipv6()));
-        let fixed = FIXED_BYTES + usize::from(self.is_v2()) + hosts;
-        fixed + self.body.len() + self.topic.len() + self.properties.len()
+    /// The sys flag with the bits that say how the hosts are written.
+    fn stored_sys_flag(&self) -> i32 {
+        let bit = |host: SocketAddr, bit| {
+            if host.ip().to_canonical().is_ipv6() {
+                bit
+            } else {
+                0
+            }
+        };
+        self.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6)
+            | bit(self.born_host, sys_flag::BORN_HOST_V6)
+            | bit(self.store_host, sys_flag::STORE_HOST_V6)
     }
 
     /// Appends the record. The caller has checked the limits of body, topic and properties.
@@ -76,26 +132,29 @@ impl NewMessage<'_> {
         out: &mut BytesMut,
     ) {
         let start = out.len();
-        let total = self.encoded_bytes();
-        let mut sys_flag = self.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6);
-        if self.born_host.is_ipv6() {
-            sys_flag |= sys_flag::BORN_HOST_V6;
-        }
-        if self.store_host.is_ipv6() {
-            sys_flag |= sys_flag::STORE_HOST_V6;
-        }
-        out.put_u32(total as u32);
+        let record_bytes = self.encoded_bytes();
+        assert!(
+            record_bytes <= FRAME_BYTES_MAX as usize,
+            "record of {record_bytes} bytes"
+        );
+        assert!(
+            self.properties.len() <= i16::MAX as usize,
+            "unchecked properties"
+        );
+        assert!(self.topic.len() <= i16::MAX as usize, "unchecked topic");
+        out.reserve(record_bytes);
+        out.put_u32(record_bytes as u32);
         out.put_u32(if self.is_v2() { MAGIC_V2 } else { MAGIC_V1 });
-        out.put_u32(body_crc(self.body));
+        out.put_u32(hash::body_crc(self.body));
         out.put_u32(self.queue_id);
         out.put_i32(self.flag);
         out.put_u64(queue_offset.0);
         out.put_u64(at.0);
-        out.put_i32(sys_flag);
+        out.put_i32(self.stored_sys_flag());
         out.put_i64(self.born_timestamp);
-        put_host(out, self.born_host);
+        put_host(self.born_host, out);
         out.put_u64(store_timestamp);
-        put_host(out, self.store_host);
+        put_host(self.store_host, out);
         out.put_i32(self.reconsume_times);
         out.put_u64(self.prepared_transaction_offset);
         out.put_u32(self.body.len() as u32);
@@ -108,16 +167,13 @@ impl NewMessage<'_> {
         out.put_slice(self.topic.as_bytes());
         out.put_u16(self.properties.len() as u16);
         out.put_slice(self.properties.as_bytes());
-        assert_eq!(
-            out.len() - start,
-            total,
-            "the record has the length it announces"
-        );
+        assert_eq!(out.len() - start, record_bytes, "layout and size agree");
     }
 }
 
-fn put_host(out: &mut BytesMut, host: SocketAddr) {
-    match host.ip() {
+/// Appends a host. An IPv4 address that a dual-stack socket maps into IPv6 is written as IPv4.
+fn put_host(host: SocketAddr, out: &mut BytesMut) {
+    match host.ip().to_canonical() {
         IpAddr::V4(ip) => out.put_slice(&ip.octets()),
         IpAddr::V6(ip) => out.put_slice(&ip.octets()),
     }
@@ -158,10 +214,17 @@ pub struct StoredMessage<'a> {
     pub prepared_transaction_offset: u64,
     pub body: &'a [u8],
     pub topic: &'a str,
+    /// Empty where the bytes are not UTF-8, which only a record of another broker can be.
     pub properties: &'a str,
+    /// The properties as stored.
+    pub properties_bytes: &'a [u8],
 }
 
 /// What lies at a place of the log.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a view that is taken apart at once; a box would allocate for each record"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     Message(StoredMessage<'a>),
@@ -169,191 +232,242 @@ pub enum Record<'a> {
     Blank(u32),
 }
 
-/// Reads big-endian fields in order; every read is checked.
-struct Fields<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], MessageError> {
-        let end = self.at.checked_add(count).ok_or(MessageError::Lengths)?;
-        let bytes = self.bytes.get(self.at..end).ok_or(MessageError::Lengths)?;
-        self.at = end;
-        Ok(bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
-        self.take(N)?.try_into().map_err(|_| MessageError::Lengths)
-    }
-
-    fn u16(&mut self) -> Result<u16, MessageError> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    fn i32(&mut self) -> Result<i32, MessageError> {
-        self.array().map(i32::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, MessageError> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn i64(&mut self) -> Result<i64, MessageError> {
-        self.array().map(i64::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, MessageError> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn length(&mut self) -> Result<usize, MessageError> {
-        usize::try_from(self.i32()?).map_err(|_| MessageError::Lengths)
-    }
-
-    fn host(&mut self, v6: bool) -> Result<SocketAddr, MessageError> {
-        let ip = if v6 {
-            IpAddr::from(self.array::<16>()?)
-        } else {
-            IpAddr::from(self.array::<4>()?)
-        };
-        // Java keeps the port as an int; a broken one is no reason to lose the message.
-        Ok(SocketAddr::new(ip, self.i32()? as u16))
-    }
-}
-
-/// Total size and magic of what lies at the start of `bytes`.
-fn peek(bytes: &[u8]) -> Result<(u32, u32), MessageError> {
-    let mut fields = Fields { bytes, at: 0 };
-    let short = |_| MessageError::Short {
-        have: bytes.len(),
-        need: 8,
-    };
-    Ok((fields.u32().map_err(short)?, fields.u32().map_err(short)?))
-}
-
 impl<'a> StoredMessage<'a> {
     /// Decodes the record at the start of `bytes`, which may go on behind it. Structure is checked, the body CRC is not.
+    ///
+    /// **Errors**: `Short` asks for more bytes; the others say that no record starts here.
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, MessageError> {
-        let (total, magic) = peek(bytes)?;
-        match magic {
-            MAGIC_BLANK => return Ok(Record::Blank(total)),
-            MAGIC_V1 | MAGIC_V2 => {}
-            other => return Err(MessageError::Magic(other)),
-        }
-        if (total as usize) < FIXED_BYTES || total > FRAME_BYTES_MAX {
-            return Err(MessageError::Size(i64::from(total)));
-        }
-        let need = total as usize;
-        let record = bytes.get(..need).ok_or(MessageError::Short {
-            have: bytes.len(),
-            need,
-        })?;
-        Self::decode_record(record, magic == MAGIC_V2).map(Record::Message)
-    }
-
-    fn decode_record(bytes: &'a [u8], v2: bool) -> Result<Self, MessageError> {
-        let mut f = Fields { bytes, at: 8 };
-        let (body_crc, queue_id, flag) = (f.u32()?, f.i32()?, f.i32()?);
-        let (queue_offset, physical_offset) = (QueueOffset(f.u64()?), PhysicalOffset(f.u64()?));
-        let sys_flag = f.i32()?;
-        let (born_timestamp, born_host) =
-            (f.i64()?, f.host(sys_flag & sys_flag::BORN_HOST_V6 != 0)?);
-        let (store_timestamp, store_host) =
-            (f.u64()?, f.host(sys_flag & sys_flag::STORE_HOST_V6 != 0)?);
-        let (reconsume_times, prepared_transaction_offset) = (f.i32()?, f.u64()?);
-        let body_bytes = f.length()?;
-        let body = f.take(body_bytes)?;
-        let topic_bytes = if v2 {
-            usize::from(f.u16()?)
-        } else {
-            usize::from(f.array::<1>()?[0])
+        let (total, magic) = match read_start(bytes)? {
+            Start::Blank(total) => return Ok(Record::Blank(total)),
+            Start::Record { total, magic } => (total, magic),
         };
-        let topic = std::str::from_utf8(f.take(topic_bytes)?).map_err(|_| MessageError::Utf8)?;
-        let properties_bytes = usize::from(f.u16()?);
-        let properties_bytes = f.take(properties_bytes)?;
-        if f.at != bytes.len() {
-            return Err(MessageError::Lengths);
-        }
-        Ok(Self {
-            bytes,
-            body_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body,
-            topic,
-            // Look-ups see nothing in properties that aren't text; the bytes themselves stay as they are.
-            properties: std::str::from_utf8(properties_bytes).unwrap_or_default(),
-        })
+        let bytes = bytes.get(..total).ok_or(MessageError::Short {
+            have: bytes.len(),
+            need: total,
+        })?;
+        decode_fields(bytes, magic)
+            .ok_or(MessageError::Lengths)?
+            .map(Record::Message)
     }
 
+    /// Compares the stored CRC with that of the body.
     pub fn check_body_crc(&self) -> Result<(), MessageError> {
-        let computed = body_crc(self.body);
-        if computed == self.body_crc {
-            return Ok(());
+        let computed = hash::body_crc(self.body);
+        if self.body_crc == computed {
+            Ok(())
+        } else {
+            Err(MessageError::BodyCrc {
+                stored: self.body_crc,
+                computed,
+            })
         }
-        Err(MessageError::BodyCrc {
-            stored: self.body_crc,
-            computed,
-        })
     }
 
     /// The value of TAGS, "" without one.
     pub fn tag(&self) -> &'a str {
-        properties::get(self.properties, "TAGS").unwrap_or_default()
+        tag_in(self.properties_bytes)
     }
 }
 
-/// Position of the store timestamp: it moves with the born host.
-fn store_timestamp_at(record: &[u8]) -> Result<usize, MessageError> {
-    let mut f = Fields {
-        bytes: record,
-        at: SYS_FLAG_AT,
+/// What the first eight bytes tell.
+enum Start {
+    Blank(u32),
+    Record { total: usize, magic: u32 },
+}
+
+/// Reads size and magic. The size is checked only if the magic is one, since garbage has any size.
+fn read_start(bytes: &[u8]) -> Result<Start, MessageError> {
+    let short = MessageError::Short {
+        have: bytes.len(),
+        need: BLANK_BYTES,
     };
-    let v6 = f.i32()? & sys_flag::BORN_HOST_V6 != 0;
-    Ok(if v6 { 56 + V6_MORE } else { 56 })
+    let total = u32_at(bytes, TOTAL_SIZE_AT).ok_or(short)?;
+    let magic = u32_at(bytes, MAGIC_AT).ok_or(short)?;
+    let size_error = MessageError::Size(i64::from(total as i32));
+    match magic {
+        MAGIC_BLANK if (total as i32) < BLANK_BYTES as i32 => Err(size_error),
+        MAGIC_BLANK => Ok(Start::Blank(total)),
+        MAGIC_V1 | MAGIC_V2 => {
+            if total > FRAME_BYTES_MAX || (total as usize) < RECORD_OVERHEAD_BYTES {
+                return Err(size_error);
+            }
+            let total = total as usize;
+            Ok(Start::Record { total, magic })
+        }
+        unknown => Err(MessageError::Magic(unknown)),
+    }
+}
+
+/// Decodes a record from exactly its bytes; `None` where the inner lengths don't add up.
+fn decode_fields(bytes: &[u8], magic: u32) -> Option<Result<StoredMessage<'_>, MessageError>> {
+    let mut reader = Reader::new(bytes);
+    reader.bytes(BLANK_BYTES)?;
+    let body_crc = reader.u32()?;
+    let queue_id = reader.i32()?;
+    let flag = reader.i32()?;
+    let queue_offset = QueueOffset(reader.u64()?);
+    let physical_offset = PhysicalOffset(reader.u64()?);
+    let sys_flag = reader.i32()?;
+    let born_timestamp = reader.i64()?;
+    let born_host = read_host(&mut reader, sys_flag & sys_flag::BORN_HOST_V6 != 0)?;
+    let store_timestamp = reader.u64()?;
+    let store_host = read_host(&mut reader, sys_flag & sys_flag::STORE_HOST_V6 != 0)?;
+    let reconsume_times = reader.i32()?;
+    let prepared_transaction_offset = reader.u64()?;
+    let body = reader.bytes_behind_i32()?;
+    let topic = if magic == MAGIC_V2 {
+        reader.bytes_behind_i16()?
+    } else {
+        reader.bytes_behind_u8()?
+    };
+    let properties_bytes = reader.bytes_behind_i16()?;
+    if !reader.is_empty() {
+        return None;
+    }
+    let Ok(topic) = std::str::from_utf8(topic) else {
+        return Some(Err(MessageError::Utf8));
+    };
+    Some(Ok(StoredMessage {
+        bytes,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body,
+        topic,
+        properties: std::str::from_utf8(properties_bytes).unwrap_or_default(),
+        properties_bytes,
+    }))
+}
+
+/// Reads a host. A port beyond 16 bits, which no socket has, makes the record one whose lengths don't add up.
+fn read_host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
+    let ip = if is_v6 {
+        IpAddr::from(reader.array::<16>()?)
+    } else {
+        IpAddr::from(reader.array::<4>()?)
+    };
+    let port = u16::try_from(reader.u32()?).ok()?;
+    Some(SocketAddr::new(ip, port))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*field))
+}
+
+/// Position of the store timestamp, and of what lies behind the store host.
+fn positions(record: &[u8]) -> Option<(usize, usize)> {
+    let sys_flag = u32_at(record, SYS_FLAG_AT)? as i32;
+    let host_bytes = |bit| {
+        if sys_flag & bit == 0 {
+            8
+        } else {
+            8 + V6_EXTRA_BYTES
+        }
+    };
+    let store_timestamp_at = BORN_HOST_AT + host_bytes(sys_flag::BORN_HOST_V6);
+    let behind_store_host_at = store_timestamp_at + 8 + host_bytes(sys_flag::STORE_HOST_V6);
+    Some((store_timestamp_at, behind_store_host_at))
+}
+
+fn short(record: &[u8]) -> MessageError {
+    MessageError::Short {
+        have: record.len(),
+        need: RECORD_OVERHEAD_BYTES,
+    }
 }
 
 /// Store timestamp of a record without decoding the rest.
 pub fn store_timestamp_of(record: &[u8]) -> Result<u64, MessageError> {
-    let at = store_timestamp_at(record)?;
-    Fields { bytes: record, at }.u64()
+    let (at, _) = positions(record).ok_or_else(|| short(record))?;
+    let field = record.get(at..).and_then(<[u8]>::first_chunk);
+    Ok(u64::from_be_bytes(*field.ok_or_else(|| short(record))?))
 }
 
-/// TAGS of a record without decoding the rest; the hot path of the tag filter.
+/// TAGS of a record without decoding the rest; the hot path of the tag filter. "" without one, or where the tag is
+/// not UTF-8.
 pub fn tag_of(record: &[u8]) -> Result<&str, MessageError> {
-    let (_, magic) = peek(record)?;
-    let mut f = Fields {
-        bytes: record,
-        at: SYS_FLAG_AT,
+    Ok(tag_in(properties_of(record)?))
+}
+
+/// Encoded properties of a record without decoding the rest.
+pub fn properties_of(record: &[u8]) -> Result<&[u8], MessageError> {
+    let magic = u32_at(record, MAGIC_AT).ok_or_else(|| short(record))?;
+    let (_, at) = positions(record).ok_or_else(|| short(record))?;
+    let lengths = || {
+        let body_length_at = at + BEHIND_STORE_HOST_BYTES - 4;
+        let mut reader = Reader::new(record.get(body_length_at..)?);
+        reader.bytes_behind_i32()?;
+        match magic {
+            MAGIC_V2 => reader.bytes_behind_i16()?,
+            _ => reader.bytes_behind_u8()?,
+        };
+        reader.bytes_behind_i16()
     };
-    let sys_flag = f.i32()?;
-    let v6 = usize::from(sys_flag & sys_flag::BORN_HOST_V6 != 0)
-        + usize::from(sys_flag & sys_flag::STORE_HOST_V6 != 0);
-    f.at = 84 + v6 * V6_MORE;
-    let body_bytes = f.length()?;
-    f.take(body_bytes)?;
-    let topic_bytes = if magic == MAGIC_V2 {
-        usize::from(f.u16()?)
-    } else {
-        usize::from(f.array::<1>()?[0])
+    lengths().ok_or(MessageError::Lengths)
+}
+
+fn tag_in(properties: &[u8]) -> &str {
+    properties::get_bytes(properties, properties::name::TAGS)
+        .and_then(|tag| std::str::from_utf8(tag).ok())
+        .unwrap_or_default()
+}
+
+/// Text form of a record's server id: 32 or 56 upper-case hexadecimal characters.
+///
+/// **Shape**: address (4 or 16 bytes), port (4 bytes), physical offset (8 bytes). Clients decode it and connect to
+/// that address, so the host must be the one that is announced.
+pub fn offset_message_id(store_host: SocketAddr, at: PhysicalOffset) -> ArrayString<56> {
+    let mut id = ArrayString::new();
+    match store_host.ip().to_canonical() {
+        IpAddr::V4(ip) => push_hex(&ip.octets(), &mut id),
+        IpAddr::V6(ip) => push_hex(&ip.octets(), &mut id),
+    }
+    push_hex(&u32::from(store_host.port()).to_be_bytes(), &mut id);
+    push_hex(&at.0.to_be_bytes(), &mut id);
+    id
+}
+
+fn push_hex(bytes: &[u8], id: &mut ArrayString<56>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in bytes {
+        id.push(char::from(HEX[usize::from(byte >> 4)]));
+        id.push(char::from(HEX[usize::from(byte & 15)]));
+    }
+}
+
+/// Reads a server id. A client's unique key has the same shape: what it names need not exist.
+pub fn parse_offset_message_id(id: &str) -> Option<(SocketAddr, PhysicalOffset)> {
+    const BYTES_MAX: usize = 28;
+    let digits = id.as_bytes();
+    let mut bytes = [0; BYTES_MAX];
+    let count = match digits.len() {
+        32 => 16,
+        56 => BYTES_MAX,
+        _ => return None,
     };
-    f.take(topic_bytes)?;
-    let properties_bytes = usize::from(f.u16()?);
-    let encoded = std::str::from_utf8(f.take(properties_bytes)?).unwrap_or_default();
-    Ok(properties::get(encoded, "TAGS").unwrap_or_default())
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    let mut reader = Reader::new(&bytes[..count]);
+    let store_host = read_host(&mut reader, count == BYTES_MAX)?;
+    Some((store_host, PhysicalOffset(reader.u64()?)))
 }
 
 /// One record of a client batch (body of 320).
+///
+/// **Shape**: total size 4, magic 4 (0), body CRC 4 (0), flag 4, body bytes 4, body, properties bytes 2, properties.
+/// **Source**: apache/rocketmq 4.9.8 `common/.../message/MessageDecoder.java` `encodeMessage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRecord<'a> {
     pub flag: i32,
@@ -361,65 +475,87 @@ pub struct BatchRecord<'a> {
     pub properties: &'a str,
 }
 
+/// Bytes of a batch record without body and properties.
+const BATCH_RECORD_OVERHEAD_BYTES: usize = 22;
+
 /// Iterates over the records of a batch body; an error ends it. Inner sizes must sum up to the body.
+///
+/// **Errors**: the batch is refused as a whole, with code 13; so collect before the first record is stored.
 pub fn batch_records(body: &[u8]) -> impl Iterator<Item = Result<BatchRecord<'_>, MessageError>> {
     let mut rest = body;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let record = batch_record(rest);
-        rest = record.as_ref().map_or(&[][..], |(_, after)| after);
+        let record = split_batch_record(rest);
+        rest = record.as_ref().map_or(&[], |&(_, behind)| behind);
         Some(record.map(|(record, _)| record))
     })
 }
 
-fn batch_record(bytes: &[u8]) -> Result<(BatchRecord<'_>, &[u8]), MessageError> {
-    let mut f = Fields { bytes, at: 0 };
-    let total = f.length()?;
-    f.take(8)?;
-    let flag = f.i32()?;
-    let body_bytes = f.length()?;
-    let body = f.take(body_bytes)?;
-    let properties_bytes = usize::from(f.u16()?);
-    let properties =
-        std::str::from_utf8(f.take(properties_bytes)?).map_err(|_| MessageError::Utf8)?;
-    if f.at != total {
-        return Err(MessageError::Lengths);
+/// Splits the first record off a batch.
+fn split_batch_record(batch: &[u8]) -> Result<(BatchRecord<'_>, &[u8]), MessageError> {
+    let need = |need| MessageError::Short {
+        have: batch.len(),
+        need,
+    };
+    let total = u32_at(batch, 0).ok_or(need(BATCH_RECORD_OVERHEAD_BYTES))? as i32;
+    let size = usize::try_from(total).map_err(|_| MessageError::Size(total.into()))?;
+    if size < BATCH_RECORD_OVERHEAD_BYTES {
+        return Err(MessageError::Size(total.into()));
     }
-    Ok((
-        BatchRecord {
-            flag,
-            body,
-            properties,
-        },
-        &bytes[total..],
-    ))
+    let (bytes, behind) = batch.split_at_checked(size).ok_or(need(size))?;
+    let read = || {
+        let mut reader = Reader::new(bytes);
+        reader.array::<12>()?;
+        let flag = reader.i32()?;
+        let body = reader.bytes_behind_i32()?;
+        let properties = reader.bytes_behind_i16()?;
+        reader.is_empty().then_some((flag, body, properties))
+    };
+    let (flag, body, properties) = read().ok_or(MessageError::Lengths)?;
+    let properties = std::str::from_utf8(properties).map_err(|_| MessageError::Utf8)?;
+    let record = BatchRecord {
+        flag,
+        body,
+        properties,
+    };
+    Ok((record, behind))
 }
 
-/// Text form of a record's server id: 32 or 56 upper-case hexadecimal characters.
-pub fn offset_message_id(store_host: SocketAddr, at: PhysicalOffset) -> ArrayString<56> {
-    let mut id = ArrayString::new();
-    let mut push = |bytes: &[u8]| {
-        const HEX: &[u8; 16] = b"0123456789ABCDEF";
-        for byte in bytes {
-            id.push(char::from(HEX[usize::from(byte >> 4)]));
-            id.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    };
-    match store_host.ip() {
-        IpAddr::V4(ip) => push(&ip.octets()),
-        IpAddr::V6(ip) => push(&ip.octets()),
+impl BatchRecord<'_> {
+    /// Appends the record as a client does; body and properties are below their limits.
+    pub fn encode(&self, out: &mut BytesMut) {
+        let record_bytes = BATCH_RECORD_OVERHEAD_BYTES + self.body.len() + self.properties.len();
+        assert!(
+            record_bytes <= FRAME_BYTES_MAX as usize,
+            "record of {record_bytes} bytes"
+        );
+        assert!(
+            self.properties.len() <= i16::MAX as usize,
+            "unchecked properties"
+        );
+        out.put_u32(record_bytes as u32);
+        out.put_u64(0);
+        out.put_i32(self.flag);
+        out.put_u32(self.body.len() as u32);
+        out.put_slice(self.body);
+        out.put_u16(self.properties.len() as u16);
+        out.put_slice(self.properties.as_bytes());
     }
-    push(&u32::from(store_host.port()).to_be_bytes());
-    push(&at.0.to_be_bytes());
-    id
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const PROPERTIES: &str = "TAGS\u{1}TagA\u{2}UNIQ_KEY\u{1}7F000001000218B4AAC2000000000000\u{2}";
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    /// The message of `messages.md` section 1.4.
     fn example() -> NewMessage<'static> {
         NewMessage {
             topic: "T",
@@ -427,136 +563,317 @@ mod tests {
             flag: 0,
             sys_flag: 0,
             born_timestamp: 1_700_000_000_000,
-            born_host: ([10, 0, 0, 2], 40_000).into(),
-            store_host: ([10, 0, 0, 1], 10_911).into(),
+            born_host: address("10.0.0.2:40000"),
+            store_host: address("10.0.0.1:10911"),
             reconsume_times: 0,
             prepared_transaction_offset: 0,
             body: b"hello",
-            properties: "TAGS\u{1}TagA\u{2}UNIQ_KEY\u{1}7F000001000218B4AAC2000000000000\u{2}",
-            tags_code: 0,
+            properties: PROPERTIES,
+            tags_code: 2_598_919,
         }
     }
 
-    #[test]
-    fn the_worked_example_of_the_format_is_met_byte_for_byte() {
+    fn encode(message: &NewMessage<'_>) -> BytesMut {
         let mut out = BytesMut::new();
-        example().encode(
+        message.encode(
             QueueOffset(5),
             PhysicalOffset(1000),
             1_700_000_000_001,
             &mut out,
         );
-        let fixed: [&[u8]; 9] = [
-            &[
-                0, 0, 0, 0x95, 0xDA, 0xA3, 0x20, 0xA7, 0x36, 0x10, 0xA6, 0x86,
-            ],
-            &[0, 0, 0, 1, 0, 0, 0, 0],
-            &[0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 3, 0xE8],
-            &[0, 0, 0, 0, 0, 0, 1, 0x8B, 0xCF, 0xE5, 0x68, 0],
-            &[10, 0, 0, 2, 0, 0, 0x9C, 0x40],
-            &[0, 0, 1, 0x8B, 0xCF, 0xE5, 0x68, 1],
-            &[10, 0, 0, 1, 0, 0, 0x2A, 0x9F],
-            &[0; 12],
-            &[0, 0, 0, 5, b'h', b'e', b'l', b'l', b'o', 1, b'T', 0, 0x34],
+        assert_eq!(out.len(), message.encoded_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> StoredMessage<'_> {
+        match StoredMessage::decode(bytes).expect("a record") {
+            Record::Message(message) => message,
+            blank => panic!("{blank:?}"),
+        }
+    }
+
+    #[test]
+    fn record_is_the_worked_example() {
+        let mut expected = vec![
+            0, 0, 0, 0x95, 0xDA, 0xA3, 0x20, 0xA7, 0x36, 0x10, 0xA6, 0x86, 0, 0, 0, 1, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 3, 0xE8, 0, 0, 0, 0, 0, 0, 1, 0x8B, 0xCF,
+            0xE5, 0x68, 0, 0x0A, 0, 0, 2, 0, 0, 0x9C, 0x40, 0, 0, 1, 0x8B, 0xCF, 0xE5, 0x68, 1,
+            0x0A, 0, 0, 1, 0, 0, 0x2A, 0x9F, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0x68,
+            0x65, 0x6C, 0x6C, 0x6F, 1, 0x54, 0, 0x34,
         ];
-        assert_eq!(out[..97], fixed.concat());
-        assert_eq!(out.len(), 0x95);
-        let Ok(Record::Message(message)) = StoredMessage::decode(&out) else {
-            panic!("decodes")
-        };
-        assert_eq!((message.tag(), message.check_body_crc()), ("TagA", Ok(())));
+        expected.extend(PROPERTIES.as_bytes());
+        let out = encode(&example());
+        assert_eq!(out[..], expected);
+        assert_eq!(&out[QUEUE_OFFSET_AT..][..8], 5_u64.to_be_bytes());
+        assert_eq!(&out[PHYSICAL_OFFSET_AT..][..8], 1000_u64.to_be_bytes());
+        assert_eq!(out.len(), RECORD_OVERHEAD_BYTES + 5 + 1 + PROPERTIES.len());
+    }
+
+    #[test]
+    fn record_is_read_back() {
+        let out = encode(&example());
+        let message = decode(&out);
+        assert_eq!(message.bytes, &out[..]);
+        assert_eq!(
+            (message.queue_id, message.flag, message.sys_flag),
+            (1, 0, 0)
+        );
+        assert_eq!(message.queue_offset, QueueOffset(5));
+        assert_eq!(message.physical_offset, PhysicalOffset(1000));
+        assert_eq!(message.born_timestamp, 1_700_000_000_000);
+        assert_eq!(message.born_host, address("10.0.0.2:40000"));
+        assert_eq!(message.store_timestamp, 1_700_000_000_001);
+        assert_eq!(message.store_host, address("10.0.0.1:10911"));
+        assert_eq!((message.topic, message.body), ("T", &b"hello"[..]));
+        assert_eq!(message.properties, PROPERTIES);
+        assert_eq!(message.tag(), "TagA");
+        assert_eq!(message.check_body_crc(), Ok(()));
         assert_eq!(store_timestamp_of(&out), Ok(1_700_000_000_001));
         assert_eq!(tag_of(&out), Ok("TagA"));
     }
 
     #[test]
-    fn hosts_and_long_topics_move_what_follows() {
-        let v6: SocketAddr = ([0, 0, 0, 0, 0, 0, 0, 1], 7).into();
-        let long = format!("%RETRY%{}", "g".repeat(200));
-        for (born, store, topic) in [
-            (v6, example().store_host, "T"),
-            (example().born_host, v6, "T"),
-            (v6, v6, long.as_str()),
+    fn bytes_behind_a_record_are_left_alone() {
+        let mut out = encode(&example());
+        let record_bytes = out.len();
+        out.put_bytes(0xAA, 7);
+        assert_eq!(decode(&out).bytes.len(), record_bytes);
+    }
+
+    /// Trap 40 of `semantics.md` section 19: the other bits, those of compression among them, pass unchanged.
+    #[test]
+    fn hosts_set_their_bits() {
+        let v6 = address("[2001:db8::1]:10911");
+        let mapped = address("[::ffff:10.0.0.9]:40000");
+        for (born_host, store_host, bits, v6_hosts) in [
+            (v6, v6, 0x30, 2),
+            (v6, example().store_host, 0x10, 1),
+            (example().born_host, v6, 0x20, 1),
+            (mapped, example().store_host, 0, 0),
         ] {
             let message = NewMessage {
-                born_host: born,
-                store_host: store,
-                topic,
+                born_host,
+                store_host,
+                // Bits that lie about the hosts are corrected, the others kept.
+                sys_flag: 0x30 | sys_flag::COMPRESSED | 0x300,
                 ..example()
             };
-            let mut out = BytesMut::new();
-            message.encode(QueueOffset(1), PhysicalOffset(2), 3, &mut out);
-            assert_eq!(out.len(), message.encoded_bytes());
-            let Ok(Record::Message(stored)) = StoredMessage::decode(&out) else {
-                panic!("decodes")
+            let out = encode(&message);
+            let stored = decode(&out);
+            assert_eq!(stored.sys_flag, 0x301 | bits);
+            assert_eq!(stored.born_host.ip(), born_host.ip().to_canonical());
+            assert_eq!(stored.store_host, store_host);
+            assert_eq!(
+                out.len(),
+                encode(&example()).len() + v6_hosts * V6_EXTRA_BYTES
+            );
+            assert_eq!(store_timestamp_of(&out), Ok(1_700_000_000_001));
+            assert_eq!(tag_of(&out), Ok("TagA"));
+        }
+    }
+
+    /// Go reads one length byte whatever the magic, so v2 comes only with topics that v1 can't hold.
+    #[test]
+    fn long_topics_make_v2_records() {
+        for (bytes, magic) in [(127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)] {
+            let topic = "t".repeat(bytes);
+            let message = NewMessage {
+                topic: &topic,
+                ..example()
             };
-            assert_eq!(
-                (stored.born_host, stored.store_host, stored.topic),
-                (born, store, topic)
-            );
-            assert_eq!(
-                (store_timestamp_of(&out), tag_of(&out)),
-                (Ok(3), Ok("TagA"))
-            );
+            let out = encode(&message);
+            assert_eq!(u32_at(&out, MAGIC_AT), Some(magic));
+            assert_eq!(decode(&out).topic, topic);
+            assert_eq!(tag_of(&out), Ok("TagA"));
         }
     }
 
     #[test]
-    fn every_cut_and_every_flipped_length_is_an_error_not_a_panic() {
-        let mut out = BytesMut::new();
-        example().encode(QueueOffset(5), PhysicalOffset(1000), 1, &mut out);
-        for end in 0..out.len() {
-            assert!(StoredMessage::decode(&out[..end]).is_err(), "cut at {end}");
-            let _ = tag_of(&out[..end]);
-        }
-        for at in 0..out.len() {
-            for bit in 0..8 {
-                let mut broken = out.to_vec();
-                broken[at] ^= 1 << bit;
-                let _ = StoredMessage::decode(&broken).map(|r| match r {
-                    Record::Message(m) => m.check_body_crc().is_ok(),
-                    Record::Blank(_) => false,
-                });
-            }
+    fn properties_that_are_not_utf8_do_not_fail_the_record() {
+        let message = NewMessage {
+            properties: "k\u{1}??\u{2}TAGS\u{1}TagA",
+            ..example()
+        };
+        let mut out = encode(&message);
+        let at = out.len() - message.properties.len() + 2;
+        out[at..at + 2].copy_from_slice(&[0xFF, 0xFE]);
+        let stored = decode(&out);
+        assert_eq!(stored.properties, "");
+        assert_eq!(stored.properties_bytes, b"k\x01\xFF\xFE\x02TAGS\x01TagA");
+        assert_eq!((stored.tag(), tag_of(&out)), ("TagA", Ok("TagA")));
+        assert_eq!(properties_of(&out), Ok(stored.properties_bytes));
+    }
+
+    #[test]
+    fn tag_that_is_not_utf8_is_no_tag() {
+        let message = NewMessage {
+            properties: "TAGS\u{1}??",
+            ..example()
+        };
+        let mut out = encode(&message);
+        let end = out.len();
+        out[end - 2..].copy_from_slice(&[0xFF, 0xFE]);
+        assert_eq!((decode(&out).tag(), tag_of(&out)), ("", Ok("")));
+    }
+
+    #[test]
+    fn every_cut_record_is_short() {
+        let out = encode(&example());
+        for have in 0..out.len() {
+            let need = if have < BLANK_BYTES {
+                BLANK_BYTES
+            } else {
+                out.len()
+            };
+            let short = MessageError::Short { have, need };
+            assert_eq!(StoredMessage::decode(&out[..have]), Err(short));
+            assert!(tag_of(&out[..have]).is_err());
         }
     }
 
     #[test]
-    fn a_batch_is_its_records_and_nothing_else() {
-        let one: &[u8] = &[
-            0, 0, 0, 0x21, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A', 0, 10,
-        ];
-        let one = [one, b"WAIT\x01true\x02"].concat();
+    fn wrong_records_are_refused() {
+        let check = |at: usize, bytes: &[u8], expected: MessageError| {
+            let mut out = encode(&example());
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(
+                StoredMessage::decode(&out),
+                Err(expected),
+                "{bytes:02x?} at {at}"
+            );
+        };
+        check(MAGIC_AT, &[0; 4], MessageError::Magic(0));
+        check(0, &[0, 0, 0, 90], MessageError::Size(90));
+        check(0, &[0xFF; 4], MessageError::Size(-1));
+        check(0, &[1, 0, 0, 1], MessageError::Size(0x0100_0001));
+        check(0, &[0, 0, 0, 0x94], MessageError::Lengths);
+        check(84, &[0, 0, 0, 4], MessageError::Lengths);
+        check(84, &[0xFF, 0xFF, 0xFF, 0xFF], MessageError::Lengths);
+        check(93, &[2], MessageError::Lengths);
+        check(95, &[0xFF, 0xFF], MessageError::Lengths);
+        check(52, &[0, 1, 0, 0], MessageError::Lengths);
+        check(94, &[0xFF], MessageError::Utf8);
+    }
+
+    #[test]
+    fn blank_tells_what_is_left_of_the_segment() {
+        let blank = |size: u32| [size.to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
+        assert_eq!(StoredMessage::decode(&blank(8)), Ok(Record::Blank(8)));
+        assert_eq!(
+            StoredMessage::decode(&blank(1 << 30)),
+            Ok(Record::Blank(1 << 30))
+        );
+        assert_eq!(StoredMessage::decode(&blank(7)), Err(MessageError::Size(7)));
+        assert_eq!(
+            StoredMessage::decode(&blank(u32::MAX)),
+            Err(MessageError::Size(-1))
+        );
+    }
+
+    #[test]
+    fn changed_body_fails_its_crc() {
+        let mut out = encode(&example());
+        out[88] ^= 1;
+        let error = decode(&out).check_body_crc().expect_err("changed");
+        assert!(
+            matches!(
+                error,
+                MessageError::BodyCrc {
+                    stored: 0x3610_A686,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let empty = NewMessage {
+            body: b"",
+            ..example()
+        };
+        assert_eq!(decode(&encode(&empty)).body_crc, 0);
+    }
+
+    #[test]
+    fn offset_message_id_is_the_worked_example() {
+        let v4 = (example().store_host, PhysicalOffset(1000));
+        let v6 = (address("[2001:db8::1]:10911"), PhysicalOffset(u64::MAX));
+        for ((host, at), expected) in [
+            (v4, "0A00000100002A9F00000000000003E8"),
+            (
+                v6,
+                "20010DB800000000000000000000000100002A9FFFFFFFFFFFFFFFFF",
+            ),
+        ] {
+            let id = offset_message_id(host, at);
+            assert_eq!(id.as_str(), expected);
+            assert_eq!(parse_offset_message_id(&id), Some((host, at)));
+            assert_eq!(
+                parse_offset_message_id(&id.to_lowercase()),
+                Some((host, at))
+            );
+        }
+    }
+
+    /// A unique key has the shape of a server id; its "port" rarely fits 16 bits.
+    #[test]
+    fn other_texts_are_no_ids() {
+        for id in [
+            "",
+            "0A00000100002A9F00000000000003E",
+            "0A00000100002A9F00000000000003EG",
+            "7F000001000218B4AAC2000000000000",
+            "0A00000100002A9F000000000000\u{4E3B}E",
+        ] {
+            assert_eq!(parse_offset_message_id(id), None, "{id}");
+        }
+    }
+
+    /// The example of `messages.md` section 4.
+    const BATCH: &[u8] = b"\0\0\0\x21\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01A\0\x0AWAIT\x01true\x02";
+
+    fn batch(body: &[u8]) -> Vec<Result<BatchRecord<'_>, MessageError>> {
+        batch_records(body).collect()
+    }
+
+    #[test]
+    fn batch_is_the_worked_example() {
         let record = BatchRecord {
             flag: 0,
             body: b"A",
             properties: "WAIT\u{1}true\u{2}",
         };
-        let two = [&one[..], &one[..]].concat();
-        let all: Result<Vec<_>, _> = batch_records(&two).collect();
-        assert_eq!(all, Ok(vec![record, record]));
-        for end in 1..one.len() {
-            assert!(
-                batch_records(&one[..end]).any(|r| r.is_err()),
-                "cut at {end}"
-            );
-        }
-        let mut larger = one.clone();
-        larger[3] += 1;
-        larger.push(0);
-        assert_eq!(
-            batch_records(&larger).next(),
-            Some(Err(MessageError::Lengths))
-        );
+        let mut out = BytesMut::new();
+        record.encode(&mut out);
+        assert_eq!(out[..], *BATCH);
+        assert_eq!(batch(BATCH), [Ok(record)]);
+        assert_eq!(batch(&BATCH.repeat(2)), [Ok(record), Ok(record)]);
+        assert_eq!(batch(b""), []);
     }
 
     #[test]
-    fn a_server_id_names_address_and_offset() {
-        let id = offset_message_id(([10, 0, 0, 1], 10_911).into(), PhysicalOffset(1000));
-        assert_eq!(id.as_str(), "0A00000100002A9F00000000000003E8");
-        assert_eq!(
-            offset_message_id(([0, 0, 0, 0, 0, 0, 0, 1], 1).into(), PhysicalOffset(0)).len(),
-            56
-        );
+    fn error_ends_a_batch() {
+        let good = BatchRecord {
+            flag: 7,
+            body: b"b",
+            properties: "",
+        };
+        let mut first = BytesMut::new();
+        good.encode(&mut first);
+        let size = first.len();
+        let check = |second: &[u8], expected: MessageError| {
+            let body = [&first[..], second].concat();
+            assert_eq!(batch(&body), [Ok(good), Err(expected)], "{second:02x?}");
+        };
+        let short = |have, need| MessageError::Short { have, need };
+        check(&[0], short(1, 22));
+        check(&first[..size - 1], short(size - 1, size));
+        check(&[0, 0, 0, 21, 0], MessageError::Size(21));
+        check(&[0xFF; 22], MessageError::Size(-1));
+        let mut lengths = first.clone();
+        lengths[19] = 2;
+        check(&lengths, MessageError::Lengths);
+        let mut behind = first.clone();
+        behind[3] += 1;
+        behind.put_u8(0);
+        check(&behind, MessageError::Lengths);
     }
 }

@@ -1,9 +1,11 @@
-//! The wire format without I/O: bytes in, borrowed views out; it allocates only into buffers it is handed.
+//! The wire format without I/O: bytes in, borrowed views out. What is on the path of a message allocates only into
+//! buffers it is handed; the JSON [`bodies`], which are not, become owned values.
 
 mod binary;
 pub mod bodies;
 pub mod codes;
 pub mod command;
+mod encode;
 pub mod fastjson;
 pub mod frame;
 pub mod hash;
@@ -12,4 +14,6 @@ mod json;
 pub mod message;
 pub mod names;
 pub mod properties;
+mod reader;
 pub mod response;
+mod scan;

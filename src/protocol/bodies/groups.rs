@@ -1,110 +1,129 @@
-//! Subscription groups and committed offsets, and their files.
+//! Configuration of groups: bodies of 200, 201, 225, 352, and the file `subscriptionGroup.json`.
 
-use super::{DataVersion, null_as_default};
+use super::{DataVersion, lenient};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Configuration of one consumer group. Fields that ringmq does not know are kept when the file is written back.
+/// One group. Keys that are not known here are kept and written back, so that nothing of a newer broker's
+/// configuration is lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct GroupConfig {
-    pub group_name: String,
-    pub consume_enable: bool,
-    pub consume_from_min_enable: bool,
-    pub consume_broadcast_enable: bool,
-    pub consume_message_orderly: bool,
-    pub retry_queue_nums: u32,
-    pub retry_max_times: i32,
-    pub broker_id: i64,
-    pub which_broker_when_consume_slowly: i64,
-    pub notify_consumer_ids_changed_enable: bool,
-    pub group_sys_flag: i32,
-    pub consume_timeout_minute: i32,
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "lenient::or_default")]
     pub attributes: BTreeMap<String, String>,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub broker_id: i64,
+    #[serde(deserialize_with = "lenient::boolean")]
+    pub consume_broadcast_enable: bool,
+    #[serde(deserialize_with = "lenient::boolean")]
+    pub consume_enable: bool,
+    #[serde(deserialize_with = "lenient::boolean")]
+    pub consume_from_min_enable: bool,
+    #[serde(deserialize_with = "lenient::boolean")]
+    pub consume_message_orderly: bool,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub consume_timeout_minute: i32,
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub group_name: String,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub group_sys_flag: i32,
+    #[serde(deserialize_with = "lenient::boolean")]
+    pub notify_consumer_ids_changed_enable: bool,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub retry_max_times: i32,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub retry_queue_nums: u32,
+    #[serde(deserialize_with = "lenient::integer")]
+    pub which_broker_when_consume_slowly: i64,
+    /// Everything else, as it was.
     #[serde(flatten)]
-    pub other: serde_json::Map<String, serde_json::Value>,
+    pub other: Map<String, Value>,
 }
 
 impl Default for GroupConfig {
+    /// Java's values where a key is missing.
     fn default() -> Self {
         Self {
-            group_name: String::new(),
+            attributes: BTreeMap::new(),
+            broker_id: 0,
+            consume_broadcast_enable: true,
             consume_enable: true,
             consume_from_min_enable: true,
-            consume_broadcast_enable: true,
             consume_message_orderly: false,
-            retry_queue_nums: 1,
-            retry_max_times: 16,
-            broker_id: 0,
-            which_broker_when_consume_slowly: 1,
-            notify_consumer_ids_changed_enable: true,
-            group_sys_flag: 0,
             consume_timeout_minute: 15,
-            attributes: BTreeMap::new(),
-            other: serde_json::Map::new(),
+            group_name: String::new(),
+            group_sys_flag: 0,
+            notify_consumer_ids_changed_enable: true,
+            retry_max_times: 16,
+            retry_queue_nums: 1,
+            which_broker_when_consume_slowly: 1,
+            other: Map::new(),
         }
     }
 }
 
-/// `subscriptionGroup.json` and body of 201.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct GroupTable {
-    #[serde(deserialize_with = "null_as_default")]
-    pub data_version: DataVersion,
-    #[serde(deserialize_with = "null_as_default")]
-    pub forbidden_table: BTreeMap<String, BTreeMap<String, i64>>,
-    #[serde(deserialize_with = "null_as_default")]
-    pub subscription_group_table: BTreeMap<String, GroupConfig>,
-}
-
 /// Body of 225.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct GroupConfigList {
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "lenient::or_default")]
     pub group_config_list: Vec<GroupConfig>,
 }
 
-/// `consumerOffset.json`: `topic@group` → queue id → offset. Integer keys are written with quotes, which Apache's
-/// parser reads as well.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct OffsetTable {
-    #[serde(deserialize_with = "null_as_default")]
+/// All groups of a broker: answer to 201, and the file `subscriptionGroup.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct GroupTable {
+    #[serde(deserialize_with = "lenient::or_default")]
     pub data_version: DataVersion,
-    #[serde(deserialize_with = "null_as_default")]
-    pub offset_table: BTreeMap<String, BTreeMap<u32, i64>>,
+    /// 5.x: topics that a group may not read, by group.
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub forbidden_table: BTreeMap<String, BTreeMap<String, i64>>,
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub subscription_group_table: BTreeMap<String, GroupConfig>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode;
     use super::*;
+    use crate::protocol::bodies::{decode, encode};
 
     #[test]
-    fn offsets_are_read_in_both_dialects() {
-        let bare: OffsetTable =
-            decode(b"{\n\t\"offsetTable\":{\n\t\t\"T@G\":{0:4,1:5\n\t\t}\n\t}\n}")
-                .expect("fastjson");
-        let strict: OffsetTable =
-            decode(br#"{"offsetTable":{"T@G":{"0":4,"1":5}}}"#).expect("strict");
-        assert_eq!(bare, strict);
-        assert_eq!(bare.offset_table["T@G"][&1], 5);
+    fn group_of_4_9_is_read() {
+        let body = br#"{"brokerId":0,"consumeBroadcastEnable":false,"consumeEnable":true,"consumeFromMinEnable":false,"groupName":"AdmG","notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}"#;
+        let group: GroupConfig = decode(body).expect("a group");
+        let expected = GroupConfig {
+            consume_broadcast_enable: false,
+            consume_from_min_enable: false,
+            group_name: "AdmG".to_owned(),
+            ..GroupConfig::default()
+        };
+        assert_eq!(group, expected);
+    }
+
+    /// The example of `requests.md` section E.2.
+    #[test]
+    fn group_of_5_keeps_what_is_unknown_here() {
+        let body = r#"{"attributes":{"a":"b"},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,"groupName":"G","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":-1,"retryQueueNums":1,"subscriptionDataSet":null,"whichBrokerWhenConsumeSlowly":1,"big":9223372036854775807}"#;
+        let group: GroupConfig = decode(body.as_bytes()).expect("a group");
+        assert_eq!((&*group.group_name, group.retry_max_times), ("G", -1));
+        let before: Value = serde_json::from_str(body).expect("JSON");
+        let after: Value = serde_json::from_slice(&encode(&group)).expect("JSON");
+        assert_eq!(after, before);
     }
 
     #[test]
-    fn unknown_fields_of_a_group_survive() {
-        let text = br#"{"subscriptionGroupTable":{"G":{"groupName":"G","retryMaxTimes":3,
-            "groupRetryPolicy":{"type":"CUSTOMIZED"}}}}"#;
-        let table: GroupTable = decode(text).expect("5.x");
-        let group = &table.subscription_group_table["G"];
-        assert_eq!((group.retry_max_times, group.retry_queue_nums), (3, 1));
-        let written = serde_json::to_string(&table).expect("JSON");
-        assert!(
-            written.contains(r#""groupRetryPolicy":{"type":"CUSTOMIZED"}"#),
-            "{written}"
+    fn table_is_read_and_written_alike() {
+        let body = r#"{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"forbiddenTable":{"G":{"T":1}},"subscriptionGroupTable":{"":{"groupName":""},"G":{"groupName":"G"}}}"#;
+        let table: GroupTable = decode(body.as_bytes()).expect("a table");
+        assert_eq!(table.subscription_group_table.len(), 2);
+        assert_eq!(table.forbidden_table["G"]["T"], 1);
+        let again: GroupTable = decode(&encode(&table)).expect("a table");
+        assert_eq!(again, table);
+        assert_eq!(
+            encode(&GroupTable::default()),
+            br#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"forbiddenTable":{},"subscriptionGroupTable":{}}"#
         );
     }
 }

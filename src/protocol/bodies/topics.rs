@@ -1,55 +1,56 @@
-//! Topic configuration, its file, and the registration with name servers.
+//! Configuration of topics: bodies of 18, 21, 103, 351, and the file `topics.json`.
 
-use super::{BodyError, null_as_default};
-use flate2::read::ZlibDecoder;
+use super::{BodyError, DataVersion, lenient};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
 
-/// Largest inflated registration body: 100 000 topics of 127 bytes with room to spare.
-const INFLATED_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// Counts changes of a table; compared by name servers and replicas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DataVersion {
-    pub counter: i64,
-    pub state_version: i64,
-    /// Milliseconds since the epoch.
-    pub timestamp: i64,
+/// Bits of `perm`.
+pub mod perm {
+    pub const PRIORITY: u32 = 8;
+    pub const READ: u32 = 4;
+    pub const WRITE: u32 = 2;
+    /// The topic is a template for others.
+    pub const INHERIT: u32 = 1;
 }
 
-impl DataVersion {
-    pub fn bump(&mut self, wall_ms: u64) {
-        self.counter += 1;
-        self.timestamp = wall_ms as i64;
-    }
-}
+/// Filter type of a topic whose messages have one tag each; the other is `MULTI_TAG`.
+pub const FILTER_TYPE_SINGLE_TAG: &str = "SINGLE_TAG";
 
-/// Configuration of one topic on one broker.
+/// Configuration of one topic on one broker. Numbers are as they were sent or stored; whether they make sense is
+/// the owner's to check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct TopicConfig {
-    #[serde(deserialize_with = "null_as_default")]
+    /// 5.x, for example `{"message.type":"FIFO"}`.
+    #[serde(deserialize_with = "lenient::or_default")]
     pub attributes: BTreeMap<String, String>,
+    #[serde(deserialize_with = "lenient::boolean")]
     pub order: bool,
-    /// 4 read, 2 write, 1 inherit.
+    /// Bits of [`perm`].
+    #[serde(deserialize_with = "lenient::integer")]
     pub perm: u32,
+    #[serde(deserialize_with = "lenient::integer")]
     pub read_queue_nums: u32,
+    /// `SINGLE_TAG` or `MULTI_TAG`.
+    #[serde(deserialize_with = "lenient::or_default")]
     pub topic_filter_type: String,
+    #[serde(deserialize_with = "lenient::or_default")]
     pub topic_name: String,
+    #[serde(deserialize_with = "lenient::integer")]
     pub topic_sys_flag: i32,
+    #[serde(deserialize_with = "lenient::integer")]
     pub write_queue_nums: u32,
 }
 
 impl Default for TopicConfig {
+    /// Java's values where a key is missing.
     fn default() -> Self {
         Self {
             attributes: BTreeMap::new(),
             order: false,
-            perm: 6,
+            perm: perm::READ | perm::WRITE,
             read_queue_nums: 16,
-            topic_filter_type: "SINGLE_TAG".to_owned(),
+            topic_filter_type: FILTER_TYPE_SINGLE_TAG.to_owned(),
             topic_name: String::new(),
             topic_sys_flag: 0,
             write_queue_nums: 16,
@@ -58,6 +59,7 @@ impl Default for TopicConfig {
 }
 
 impl TopicConfig {
+    /// A topic with as many queues to read as to write.
     pub fn new(name: &str, queue_nums: u32, perm: u32) -> Self {
         Self {
             topic_name: name.to_owned(),
@@ -67,208 +69,178 @@ impl TopicConfig {
             ..Self::default()
         }
     }
-}
 
-/// `topics.json`, body of 21, and the larger part of a registration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TopicTable {
-    #[serde(deserialize_with = "null_as_default")]
-    pub data_version: DataVersion,
-    #[serde(deserialize_with = "null_as_default")]
-    pub topic_config_table: BTreeMap<String, TopicConfig>,
-}
-
-/// As [`TopicTable`], with the empty static-topic fields that 5.x name servers read.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TopicTableOut<'a> {
-    data_version: &'a DataVersion,
-    mapping_data_version: DataVersion,
-    topic_config_table: &'a BTreeMap<String, TopicConfig>,
-    topic_queue_mapping_detail_map: serde_json::Map<String, serde_json::Value>,
-    topic_queue_mapping_info_map: serde_json::Map<String, serde_json::Value>,
-}
-
-impl TopicTable {
-    fn out(&self) -> TopicTableOut<'_> {
-        TopicTableOut {
-            data_version: &self.data_version,
-            mapping_data_version: DataVersion::default(),
-            topic_config_table: &self.topic_config_table,
-            topic_queue_mapping_detail_map: serde_json::Map::new(),
-            topic_queue_mapping_info_map: serde_json::Map::new(),
+    /// The text of a topic in a compressed registration: fields separated by one space.
+    ///
+    /// Attributes are left out where there are none: a 4.9 name server refuses a registration with a sixth field.
+    /// **Source**: apache/rocketmq 5.3 `common/.../TopicConfig.java` `encode`.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = format!(
+            "{} {} {} {} {}",
+            self.topic_name,
+            self.read_queue_nums,
+            self.write_queue_nums,
+            self.perm,
+            self.topic_filter_type
+        );
+        if !self.attributes.is_empty() {
+            text.push(' ');
+            text.push_str(&String::from_utf8_lossy(&super::encode(&self.attributes)));
         }
+        text
     }
 
-    /// Body of 21.
-    pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.out()).expect("plain data is JSON")
-    }
-
-    /// Contents of `topics.json`.
-    pub fn encode_file(&self) -> Vec<u8> {
-        serde_json::to_vec_pretty(self).expect("plain data is JSON")
-    }
-
-    /// Body of 103, uncompressed.
-    pub fn encode_registration(&self) -> Vec<u8> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Out<'a> {
-            filter_server_list: [String; 0],
-            topic_config_serialize_wrapper: TopicTableOut<'a>,
-        }
-        let out = Out {
-            filter_server_list: [],
-            topic_config_serialize_wrapper: self.out(),
-        };
-        serde_json::to_vec(&out).expect("plain data is JSON")
-    }
-}
-
-/// Body of 103 as a name server reads it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Registration {
-    #[serde(deserialize_with = "null_as_default")]
-    pub filter_server_list: Vec<String>,
-    #[serde(deserialize_with = "null_as_default")]
-    pub topic_config_serialize_wrapper: TopicTable,
-}
-
-impl Registration {
-    /// Reads the zlib form: `int32 length, dataVersion JSON, int32 count, count × (int32 length, "name read write perm
-    /// filterType attributes"), int32 length, filterServerList JSON`; what 5.x writes behind it is ignored.
-    pub fn decode_compressed(body: &[u8]) -> Result<Self, BodyError> {
-        let mut bytes = Vec::new();
-        let broken = |error: std::io::Error| BodyError::Compressed(error.to_string());
-        ZlibDecoder::new(body)
-            .take(INFLATED_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .map_err(broken)?;
-        let mut rest = &bytes[..];
-        let data_version = serde_json::from_slice(block(&mut rest)?)?;
-        let count = int(&mut rest)?;
-        let mut topic_config_table = BTreeMap::new();
-        for _ in 0..count {
-            let topic = topic_line(block(&mut rest)?)?;
-            topic_config_table.insert(topic.topic_name.clone(), topic);
-        }
-        let filter_server_list = block(&mut rest)
-            .ok()
-            .and_then(|b| serde_json::from_slice(b).ok())
-            .unwrap_or_default();
-        let topic_config_serialize_wrapper = TopicTable {
-            data_version,
-            topic_config_table,
-        };
+    /// Reads the text of a compressed registration. Unreadable attributes are no attributes, as in Java.
+    pub(super) fn from_text(text: &str) -> Result<Self, BodyError> {
+        let error = || BodyError::TopicText(text.chars().take(120).collect());
+        let mut parts = text.splitn(6, ' ');
+        let mut part = || parts.next().ok_or_else(error);
+        let topic_name = part()?.to_owned();
+        let mut number = || part()?.parse().map_err(|_| error());
         Ok(Self {
-            filter_server_list,
-            topic_config_serialize_wrapper,
+            topic_name,
+            read_queue_nums: number()?,
+            write_queue_nums: number()?,
+            perm: number()?,
+            topic_filter_type: part()?.to_owned(),
+            attributes: parts
+                .next()
+                .and_then(|attributes| serde_json::from_str(attributes).ok())
+                .unwrap_or_default(),
+            ..Self::default()
         })
     }
 }
 
-fn int(rest: &mut &[u8]) -> Result<usize, BodyError> {
-    let short = || BodyError::Compressed("it ends inside a length".to_owned());
-    let (head, tail) = rest.split_first_chunk::<4>().ok_or_else(short)?;
-    *rest = tail;
-    usize::try_from(i32::from_be_bytes(*head)).map_err(|_| short())
-}
-
-fn block<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], BodyError> {
-    let length = int(rest)?;
-    let short = || BodyError::Compressed(format!("{length} bytes announced, {} left", rest.len()));
-    let (head, tail) = rest.split_at_checked(length).ok_or_else(short)?;
-    *rest = tail;
-    Ok(head)
-}
-
-fn topic_line(line: &[u8]) -> Result<TopicConfig, BodyError> {
-    let text = std::str::from_utf8(line).map_err(|_| BodyError::Utf8)?;
-    let mut parts = text.splitn(6, ' ');
-    let mut next = || {
-        parts
-            .next()
-            .ok_or_else(|| BodyError::Compressed(format!("topic line too short: {text:.80}")))
-    };
-    let number = |text: &str| {
-        text.parse()
-            .map_err(|_| BodyError::Compressed(format!("not a number: {text:.20}")))
-    };
-    Ok(TopicConfig {
-        topic_name: next()?.to_owned(),
-        read_queue_nums: number(next()?)?,
-        write_queue_nums: number(next()?)?,
-        perm: number(next()?)?,
-        topic_filter_type: next()?.to_owned(),
-        attributes: next()
-            .ok()
-            .and_then(|a| serde_json::from_str(a).ok())
-            .unwrap_or_default(),
-        ..TopicConfig::default()
-    })
-}
-
 /// Body of 18.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct TopicConfigList {
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "lenient::or_default")]
     pub topic_config_list: Vec<TopicConfig>,
+}
+
+/// All topics of a broker: answer to 21, the larger part of 103, and the file `topics.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TopicTable {
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub data_version: DataVersion,
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub topic_config_table: BTreeMap<String, TopicConfig>,
+}
+
+/// A table with the fields for static topics, which 5.x reads; there are none here.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MappedTopicTable<'a> {
+    data_version: &'a DataVersion,
+    mapping_data_version: DataVersion,
+    topic_config_table: &'a BTreeMap<String, TopicConfig>,
+    topic_queue_mapping_detail_map: BTreeMap<String, ()>,
+    topic_queue_mapping_info_map: BTreeMap<String, ()>,
+}
+
+impl TopicTable {
+    pub(super) fn mapped(&self) -> MappedTopicTable<'_> {
+        MappedTopicTable {
+            data_version: &self.data_version,
+            mapping_data_version: DataVersion::default(),
+            topic_config_table: &self.topic_config_table,
+            topic_queue_mapping_detail_map: BTreeMap::new(),
+            topic_queue_mapping_info_map: BTreeMap::new(),
+        }
+    }
+
+    /// Answer to 21.
+    pub fn encode(&self) -> Vec<u8> {
+        super::encode(&self.mapped())
+    }
+
+    /// Contents of `topics.json`.
+    pub fn encode_file(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("keys are texts, and memory takes every write")
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode;
     use super::*;
-    use flate2::Compression;
-    use flate2::write::ZlibEncoder;
-    use std::io::Write;
+    use crate::protocol::bodies::decode;
 
-    #[test]
-    fn a_compressed_registration_reads_like_a_plain_one() {
-        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
-        let mut put = |bytes: &[u8]| {
-            zlib.write_all(&(bytes.len() as i32).to_be_bytes())
-                .expect("memory");
-            zlib.write_all(bytes).expect("memory");
-        };
-        put(br#"{"counter":3,"timestamp":5}"#);
-        zlib.write_all(&2_i32.to_be_bytes()).expect("memory");
-        let mut put = |bytes: &[u8]| {
-            zlib.write_all(&(bytes.len() as i32).to_be_bytes())
-                .expect("memory");
-            zlib.write_all(bytes).expect("memory");
-        };
-        put(b"T 8 4 6 SINGLE_TAG {\"a\":\"b\"}");
-        put(b"U 1 1 7 MULTI_TAG");
-        put(b"[]");
-        let body = zlib.finish().expect("memory");
-        let read = Registration::decode_compressed(&body).expect("decodes");
-        let table = read.topic_config_serialize_wrapper;
-        assert_eq!(
-            (table.data_version.counter, table.topic_config_table.len()),
-            (3, 2)
-        );
-        let t = &table.topic_config_table["T"];
-        assert_eq!((t.read_queue_nums, t.write_queue_nums, t.perm), (8, 4, 6));
-        assert_eq!(t.attributes["a"], "b");
-        for end in 0..body.len() {
-            let _ = Registration::decode_compressed(&body[..end]);
+    fn config(topic_name: &str) -> TopicConfig {
+        TopicConfig {
+            topic_name: topic_name.to_owned(),
+            read_queue_nums: 8,
+            write_queue_nums: 4,
+            ..TopicConfig::default()
         }
     }
 
     #[test]
-    fn files_of_both_lines_are_read() {
-        let old = br#"{"dataVersion":{"counter":6,"timestamp":17},"topicConfigTable":{"T":{"order":false,"perm":6,
-            "readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":4}}}"#;
-        let table: TopicTable = decode(old).expect("4.9");
-        assert_eq!(table.topic_config_table["T"], TopicConfig::new("T", 4, 6));
-        let again: TopicTable = decode(&table.encode()).expect("our own");
-        assert_eq!(again, table);
-        let registration: Registration = decode(&table.encode_registration()).expect("our own");
-        assert_eq!(registration.topic_config_serialize_wrapper, table);
+    fn topics_of_4_9_are_read() {
+        let body = "{\n\t\"dataVersion\":{\n\t\t\"counter\":6,\n\t\t\"timestamp\":1796101773660\n\t},\n\t\"topicConfigTable\":{\n\t\t\"T\":{\n\
+            \t\t\t\"order\":false,\n\t\t\t\"perm\":6,\n\t\t\t\"readQueueNums\":8,\n\t\t\t\"topicFilterType\":\"SINGLE_TAG\",\n\
+            \t\t\t\"topicName\":\"T\",\n\t\t\t\"topicSysFlag\":0,\n\t\t\t\"writeQueueNums\":4\n\t\t}\n\t}\n}";
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
+        let expected = TopicTable {
+            data_version: DataVersion {
+                counter: 6,
+                state_version: 0,
+                timestamp: 1_796_101_773_660,
+            },
+            topic_config_table: BTreeMap::from([("T".to_owned(), config("T"))]),
+        };
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn topics_of_5_are_read_and_written_alike() {
+        let body = r#"{"dataVersion":{"counter":12,"stateVersion":1,"timestamp":1700000000000},"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":7,"readQueueNums":8,"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":3,"writeQueueNums":4}},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}"#;
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
+        let topic = &table.topic_config_table["T"];
+        let expected = TopicConfig {
+            attributes: BTreeMap::from([("message.type".to_owned(), "FIFO".to_owned())]),
+            order: true,
+            perm: perm::READ | perm::WRITE | perm::INHERIT,
+            topic_filter_type: "MULTI_TAG".to_owned(),
+            topic_sys_flag: 3,
+            ..config("T")
+        };
+        assert_eq!(*topic, expected);
+        assert_eq!(String::from_utf8(table.encode()).as_deref(), Ok(body));
+        assert_eq!(decode::<TopicTable>(&table.encode_file()).ok(), Some(table));
+    }
+
+    #[test]
+    fn missing_values_are_those_of_java() {
+        let topic: TopicConfig =
+            decode(br#"{"topicName":"T","attributes":null}"#).expect("a topic");
+        assert_eq!(
+            (topic.perm, topic.read_queue_nums, topic.write_queue_nums),
+            (6, 16, 16)
+        );
+        let list: TopicConfigList =
+            decode(br#"{"topicConfigList":[{"topicName":"A"},{}]}"#).expect("a list");
+        assert_eq!(list.topic_config_list.len(), 2);
+    }
+
+    #[test]
+    fn text_of_a_registration() {
+        let with_attributes = TopicConfig {
+            attributes: BTreeMap::from([("a".to_owned(), "b c".to_owned())]),
+            topic_filter_type: "MULTI_TAG".to_owned(),
+            ..config("T")
+        };
+        for (topic, text) in [
+            (config("T"), "T 8 4 6 SINGLE_TAG"),
+            (with_attributes, r#"T 8 4 6 MULTI_TAG {"a":"b c"}"#),
+        ] {
+            assert_eq!(topic.to_text(), text);
+            assert_eq!(TopicConfig::from_text(text).ok(), Some(topic));
+        }
+        for text in ["", "T", "T 8 4 6", "T x 4 6 SINGLE_TAG"] {
+            assert!(TopicConfig::from_text(text).is_err(), "{text}");
+        }
     }
 }
