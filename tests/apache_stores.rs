@@ -7,16 +7,28 @@ use std::path::{Path, PathBuf};
 use support::{Client, Server};
 
 fn unpack(name: &str, target: &Path) -> PathBuf {
-    let archive = format!("{}/tests/golden/apache-stores/{name}.tar.xz", env!("CARGO_MANIFEST_DIR"));
+    let archive = format!(
+        "{}/tests/golden/apache-stores/{name}.tar.xz",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let file = std::fs::File::open(archive).expect("the archive");
-    tar::Archive::new(xz2::read::XzDecoder::new(file)).unpack(target).expect("unpacks");
+    tar::Archive::new(xz2::read::XzDecoder::new(file))
+        .unpack(target)
+        .expect("unpacks");
     let mut entries = std::fs::read_dir(target).expect("a folder");
-    entries.next().expect("one folder").expect("readable").path()
+    entries
+        .next()
+        .expect("one folder")
+        .expect("readable")
+        .path()
 }
 
 /// Topic, queue id, min, max of each line that `topicStatus` printed.
 fn expected(name: &str) -> Vec<(String, u32, u64, u64)> {
-    let path = format!("{}/tests/golden/apache-stores/{name}.expected.txt", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/tests/golden/apache-stores/{name}.expected.txt",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let text = std::fs::read_to_string(path).expect("the expectation");
     let mut topic = String::new();
     let mut rows = Vec::new();
@@ -26,7 +38,12 @@ fn expected(name: &str) -> Vec<(String, u32, u64, u64)> {
             ["##", "topicStatus", name] => topic = (*name).to_owned(),
             ["broker-a", queue, min, max, ..] => {
                 let number = |text: &str| text.parse::<u64>().expect("a number");
-                rows.push((topic.clone(), number(queue) as u32, number(min), number(max)));
+                rows.push((
+                    topic.clone(),
+                    number(queue) as u32,
+                    number(min),
+                    number(max),
+                ));
             }
             _ => {}
         }
@@ -51,13 +68,36 @@ fn check(name: &str) {
         for (topic, queue, min, max) in expected(name) {
             let queue_text = queue.to_string();
             let fields = [("topic", topic.as_str()), ("queueId", &queue_text)];
-            let found = (client.call(31, &fields, &[]).number("offset"), client.call(30, &fields, &[]).number("offset"));
-            assert_eq!(found, (min as i64, max as i64), "{name} {topic} {queue}, round {round}");
-            let offsets: Vec<u64> = client.read_queue(&topic, queue).into_iter().map(|(offset, _)| offset).collect();
-            assert_eq!(offsets, (min..max).collect::<Vec<_>>(), "{name} {topic} {queue}, round {round}");
+            let found = (
+                client.call(31, &fields, &[]).number("offset"),
+                client.call(30, &fields, &[]).number("offset"),
+            );
+            assert_eq!(
+                found,
+                (min as i64, max as i64),
+                "{name} {topic} {queue}, round {round}"
+            );
+            let offsets: Vec<u64> = client
+                .read_queue(&topic, queue)
+                .into_iter()
+                .map(|(offset, _)| offset)
+                .collect();
+            assert_eq!(
+                offsets,
+                (min..max).collect::<Vec<_>>(),
+                "{name} {topic} {queue}, round {round}"
+            );
         }
-        let query = [("consumerGroup", "CG_go29918"), ("topic", "T_go29918"), ("queueId", "0")];
-        assert_eq!(client.call(14, &query, &[]).number("offset"), 4, "committed offsets are kept");
+        let query = [
+            ("consumerGroup", "CG_go29918"),
+            ("topic", "T_go29918"),
+            ("queueId", "0"),
+        ];
+        assert_eq!(
+            client.call(14, &query, &[]).number("offset"),
+            4,
+            "committed offsets are kept"
+        );
         server.stop();
     }
 }

@@ -14,10 +14,11 @@ use external::External;
 use mail::{FromShard, ToShard};
 use std::cell::RefCell;
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -47,6 +48,8 @@ pub struct ControlConfig {
     pub external: Vec<String>,
     pub shards: Vec<(ShardIdentity, ToShardSender)>,
     pub mail: Receiver<FromShard>,
+    /// A byte per SIGTERM or SIGINT, non-blocking; see [`catch_signals`].
+    pub signals: UnixStream,
     /// `kvConfig.json` of the embedded name server.
     pub kv_path: PathBuf,
 }
@@ -58,6 +61,16 @@ pub enum ExitReason {
     Stopped,
     /// A shard failed, or did not stop in time.
     Failed(String),
+}
+
+/// From here on SIGTERM and SIGINT end the process in order, also while it still starts.
+pub fn catch_signals() -> std::io::Result<UnixStream> {
+    let (read, write) = UnixStream::pair()?;
+    read.set_nonblocking(true)?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read)
 }
 
 struct Control {
@@ -85,7 +98,7 @@ pub fn run(config: ControlConfig) -> ExitReason {
             &config.external,
             config.shards,
         ) {
-            Ok((control, confirmed)) => control.serve(config.mail, confirmed).await,
+            Ok((control, confirmed)) => control.serve(config.mail, config.signals, confirmed).await,
             Err(reason) => ExitReason::Failed(reason),
         }
     })
@@ -127,14 +140,14 @@ impl Control {
     async fn serve(
         mut self,
         mut mail: Receiver<FromShard>,
+        signals: UnixStream,
         mut confirmed: UnboundedReceiver<(usize, u64)>,
     ) -> ExitReason {
-        let signals = signal(SignalKind::terminate())
-            .and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
-        let (mut term, mut interrupt): (Signal, Signal) = match signals {
+        let mut signals = match tokio::net::UnixStream::from_std(signals) {
             Ok(signals) => signals,
             Err(error) => return ExitReason::Failed(format!("signals can't be handled: {error}")),
         };
+        let mut byte = [0; 1];
         let mut next_register = Instant::now() + REGISTER_PERIOD;
         loop {
             let deadline = self.next_deadline(next_register);
@@ -146,8 +159,7 @@ impl Control {
                 Some((index, sequence)) = confirmed.recv() => {
                     let _ = (self.shards[index].1)(ToShard::Registered { sequence });
                 }
-                _ = term.recv() => self.on_signal("SIGTERM").await,
-                _ = interrupt.recv() => self.on_signal("SIGINT").await,
+                _ = signals.read_exact(&mut byte) => self.on_signal().await,
                 () = sleep_until(deadline) => {}
             }
             if let Some(reason) = self.finished() {
@@ -265,12 +277,12 @@ impl Control {
         });
     }
 
-    async fn on_signal(&mut self, name: &str) {
+    async fn on_signal(&mut self) {
         if self.stop.is_some() {
-            tracing::error!(signal = name, "second signal, ending at once");
+            tracing::error!("second signal, ending at once");
             std::process::exit(1);
         }
-        tracing::info!(signal = name, "stopping");
+        tracing::info!("told to stop");
         let waits: Vec<_> = self
             .external
             .iter()

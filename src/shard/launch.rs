@@ -94,6 +94,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         .warnings
         .iter()
         .for_each(|warning| tracing::warn!("{warning}"));
+    let signals =
+        crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
     raise_file_limit();
     let name_server = if config.embedded_namesrv {
         Some(bind_name_server(config)?)
@@ -138,6 +140,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         shards,
         mail,
         kv_path,
+        signals,
     };
     let reason = run_control(control);
     if reason == ExitReason::Stopped {

@@ -408,9 +408,10 @@ impl CommitLog {
         retry.into_iter().chain(flush).min()
     }
 
-    /// Bytes were appended after the turn's seal.
+    /// A seal would submit something: bytes appended after the turn's seal, or a new segment's first batch whose
+    /// predecessors are written by now.
     pub fn has_unsealed(&self) -> bool {
-        !self.chunk.is_empty()
+        !self.chunk.is_empty() || !self.sealed.is_empty() && self.in_flight.is_empty()
     }
 
     /// Everything appended is flushed and nothing is in flight, or nothing more can be done.

@@ -23,7 +23,10 @@ pub fn free_ports() -> (u16, u16) {
     loop {
         let first = base + NEXT.fetch_add(50, Ordering::Relaxed) % 20_000;
         let ports = [first, first + 5, first + 15];
-        if ports.iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
+        if ports
+            .iter()
+            .all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        {
             return (first, first + 5);
         }
     }
@@ -44,15 +47,38 @@ impl Server {
 
     pub fn start_on(store: &Path, flags: &[(&str, &str)], name_server: u16, port: u16) -> Self {
         let log = store.with_extension("log");
-        let output = std::fs::File::options().create(true).append(true).open(&log).expect("a log file");
+        let output = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log file");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringmq"));
-        command.args(["--storePathRootDir", &store.to_string_lossy(), "--zeroFillSegments", "false"]);
-        command.args(["--namesrvListenPort", &name_server.to_string(), "--listenPort", &port.to_string()]);
+        command.args([
+            "--storePathRootDir",
+            &store.to_string_lossy(),
+            "--zeroFillSegments",
+            "false",
+        ]);
+        command.args([
+            "--namesrvListenPort",
+            &name_server.to_string(),
+            "--listenPort",
+            &port.to_string(),
+        ]);
         for (name, value) in flags {
             command.arg(format!("--{name}")).arg(value);
         }
-        let child = command.stdout(Stdio::null()).stderr(output).spawn().expect("ringmq starts");
-        let mut server = Self { child, name_server, port, log };
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .expect("ringmq starts");
+        let mut server = Self {
+            child,
+            name_server,
+            port,
+            log,
+        };
         server.wait_ready();
         server
     }
@@ -61,9 +87,15 @@ impl Server {
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if let Some(status) = self.child.try_wait().expect("waits") {
-                panic!("ringmq ended with {status}: {}", std::fs::read_to_string(&self.log).unwrap_or_default());
+                panic!(
+                    "ringmq ended with {status}: {}",
+                    std::fs::read_to_string(&self.log).unwrap_or_default()
+                );
             }
-            assert!(started.elapsed() < DEADLINE, "ringmq did not listen in time");
+            assert!(
+                started.elapsed() < DEADLINE,
+                "ringmq did not listen in time"
+            );
             std::thread::yield_now();
         }
     }
@@ -74,10 +106,17 @@ impl Server {
 
     /// SIGTERM; the exit code must be 0.
     pub fn stop(mut self) {
-        let status = std::process::Command::new("kill").arg(self.pid().to_string()).status().expect("kill runs");
+        let status = std::process::Command::new("kill")
+            .arg(self.pid().to_string())
+            .status()
+            .expect("kill runs");
         assert!(status.success());
         let status = self.child.wait().expect("waits");
-        assert!(status.success(), "ended with {status}: {}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        assert!(
+            status.success(),
+            "ended with {status}: {}",
+            std::fs::read_to_string(&self.log).unwrap_or_default()
+        );
     }
 
     pub fn kill(mut self) {
@@ -114,7 +153,9 @@ impl Answer {
         let mut rest = &self.body[..];
         let mut messages = Vec::new();
         while !rest.is_empty() {
-            let Ok(Record::Message(message)) = StoredMessage::decode(rest) else { panic!("a broken record") };
+            let Ok(Record::Message(message)) = StoredMessage::decode(rest) else {
+                panic!("a broken record")
+            };
             message.check_body_crc().expect("CRC");
             messages.push((message.queue_offset.0, message.body.to_vec()));
             rest = &rest[message.bytes.len()..];
@@ -135,13 +176,26 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         stream.set_nodelay(true).expect("a socket");
         stream.set_read_timeout(Some(DEADLINE)).expect("a socket");
-        Self { stream, received: BytesMut::new(), opaque: 0, encoding: Encoding::Json }
+        Self {
+            stream,
+            received: BytesMut::new(),
+            opaque: 0,
+            encoding: Encoding::Json,
+        }
     }
 
     pub fn send(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> i32 {
         self.opaque += 1;
         let mut out = BytesMut::new();
-        Request { code, opaque: self.opaque, one_way: false, encoding: self.encoding, fields, body }.encode(&mut out);
+        Request {
+            code,
+            opaque: self.opaque,
+            one_way: false,
+            encoding: self.encoding,
+            fields,
+            body,
+        }
+        .encode(&mut out);
         self.stream.write_all(&out).expect("sends");
         self.opaque
     }
@@ -163,7 +217,11 @@ impl Client {
                         opaque: command.opaque,
                         is_request: !command.is_response(),
                         remark: command.remark.unwrap_or_default().to_owned(),
-                        fields: command.fields.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+                        fields: command
+                            .fields
+                            .iter()
+                            .map(|(n, v)| (n.to_owned(), v.to_owned()))
+                            .collect(),
                         body: frame.body.to_vec(),
                     };
                     Some((answer, frame.bytes))
@@ -195,14 +253,29 @@ impl Client {
     }
 
     pub fn send_message(&mut self, topic: &str, queue_id: u32, tag: &str, body: &[u8]) -> Answer {
-        let properties = if tag.is_empty() { String::new() } else { format!("TAGS\u{1}{tag}\u{2}") };
+        let properties = if tag.is_empty() {
+            String::new()
+        } else {
+            format!("TAGS\u{1}{tag}\u{2}")
+        };
         let queue = queue_id.to_string();
         let fields = send_fields(topic, &queue, &properties);
         self.call(310, &fields, body)
     }
 
-    pub fn start_pull(&mut self, topic: &str, queue_id: u32, offset: u64, hold_ms: u32, tags: &str) -> i32 {
-        let (queue, offset, hold) = (queue_id.to_string(), offset.to_string(), hold_ms.to_string());
+    pub fn start_pull(
+        &mut self,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
+        hold_ms: u32,
+        tags: &str,
+    ) -> i32 {
+        let (queue, offset, hold) = (
+            queue_id.to_string(),
+            offset.to_string(),
+            hold_ms.to_string(),
+        );
         let flag = if hold_ms > 0 { "6" } else { "4" };
         let fields = [
             ("consumerGroup", "G"),
@@ -219,7 +292,14 @@ impl Client {
         self.send(11, &fields, &[])
     }
 
-    pub fn pull(&mut self, topic: &str, queue_id: u32, offset: u64, hold_ms: u32, tags: &str) -> Answer {
+    pub fn pull(
+        &mut self,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
+        hold_ms: u32,
+        tags: &str,
+    ) -> Answer {
         let opaque = self.start_pull(topic, queue_id, offset, hold_ms, tags);
         let answer = self.receive().expect("an answer");
         assert_eq!(answer.opaque, opaque);
@@ -236,14 +316,21 @@ impl Client {
                 0 => messages.extend(answer.messages()),
                 20 | 21 => {}
                 19 => return messages,
-                other => panic!("pull of {topic} {queue_id} at {offset}: {other} {}", answer.remark),
+                other => panic!(
+                    "pull of {topic} {queue_id} at {offset}: {other} {}",
+                    answer.remark
+                ),
             }
             offset = answer.number("nextBeginOffset") as u64;
         }
     }
 }
 
-pub fn send_fields<'a>(topic: &'a str, queue: &'a str, properties: &'a str) -> [(&'a str, &'a str); 9] {
+pub fn send_fields<'a>(
+    topic: &'a str,
+    queue: &'a str,
+    properties: &'a str,
+) -> [(&'a str, &'a str); 9] {
     [
         ("a", "PG"),
         ("b", topic),
