@@ -171,9 +171,9 @@ pub(super) fn evaluate_to_end(request: &mut PullRequest, cx: &Context<'_>) -> He
 /// The answer to a held pull whose time is over: what there is now, or 19; 20 where the filter refused something
 /// meanwhile.
 ///
-/// Both carry the cursor as `nextBeginOffset`. Clients take it from either (Java `DefaultMQPushConsumerImpl`, Go
-/// `push_consumer.go`: one branch for NO_NEW_MSG and NO_MATCHED_MSG); Apache answers 20 as well, since it evaluates
-/// the pull again at its deadline, and a client that knew no progress on a 19 would still move on.
+/// Both carry the cursor as `nextBeginOffset`, but not every client takes it from a 19: Go before 2.1.1 goes on from
+/// where it was, sees the same messages refused again and never commits (apache/rocketmq-client-go#732). From a 20
+/// all of them do, and it is what Apache answers, which evaluates the pull once more at its deadline.
 pub(super) fn at_deadline(request: &mut PullRequest, cx: &mut Context<'_>) -> Response {
     let answer = match evaluate_to_end(request, cx) {
         HeldEvaluation::Answer(answer) => answer,

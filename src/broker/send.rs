@@ -11,7 +11,7 @@ use super::topics::{PERM_WRITE, Refusal};
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
 use crate::ids::QueueIndex;
-use crate::protocol::codes::ResponseCode;
+use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Command;
 use crate::protocol::hash;
 use crate::protocol::headers::SendHeader;
@@ -92,9 +92,9 @@ fn send(
         peer,
     };
     let target = find_target(broker, &sent, &mut scratch.next_queue, cx)?;
-    // The header says whether it is a batch, not the code. C++ clients send "1" with code 10 or 310, which Java
-    // reads as false: the encoded batch is stored as one message, as Apache does.
-    if header.batch {
+    // C++ clients send a batch with code 10 or 310 and "1" for `batch`, which Java reads as false: the encoded batch
+    // is stored as one message, as Apache does.
+    if header.batch || RequestCode(command.code) == RequestCode::SEND_BATCH_MESSAGE {
         batch::send(broker, &sent, target, scratch, cx)
     } else {
         send_one(broker, &sent, target, scratch, cx)
