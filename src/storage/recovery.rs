@@ -80,6 +80,9 @@ pub fn first_nonzero<F: FileSystem>(
 pub struct Recovery<'a, F> {
     pub config: &'a StoreConfig,
     pub io: &'a mut F,
+    /// Segment made by this opening: all zeros, so nothing stale is looked for in it. (ext4 calls its unwritten
+    /// extents data, and reading them would take seconds.)
+    pub created: Option<PhysicalOffset>,
     pub checkpoint: Checkpoint,
     pub tombstones: Tombstones,
     pub segments: Segments,
@@ -117,6 +120,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         Self {
             config,
             io,
+            created: None,
             checkpoint,
             tombstones,
             segments,
@@ -311,6 +315,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             .flush_directory(directory)
             .map_err(at_path(directory))?;
         self.segments.push(Segment { first, file });
+        self.created = Some(first);
         Ok(())
     }
 
@@ -562,6 +567,9 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             return Ok(());
         };
         let path = self.segments.path(segment.first);
+        if self.created == Some(segment.first) {
+            return Ok(());
+        }
         let position = end.bytes_since(segment.first);
         let bytes = self.config.segment_bytes;
         let stale = first_nonzero(segment.file, position, bytes, self.io);
