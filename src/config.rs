@@ -143,6 +143,12 @@ pub const KEYS: &[Key] = &[
         "recent log bytes of a shard kept in memory",
     ),
     key(
+        "entryCacheBytes",
+        int(65_536, 1 << 34),
+        "33554432",
+        "consume queue entries of a shard kept in memory",
+    ),
+    key(
         "writeMode",
         Kind::OneOf(&["auto", "inline", "ring"]),
         "auto",

@@ -709,9 +709,10 @@ impl Io for Uring {
                     opcode::Fsync::new(fd).flags(flags).build()
                 });
             }
-            Op::Prepare { .. } | Op::Replace { .. } | Op::Remove { .. } => {
-                self.worker.submit(token, op)
-            }
+            Op::Prepare { .. }
+            | Op::Replace { .. }
+            | Op::Remove { .. }
+            | Op::RemoveDirectory { .. } => self.worker.submit(token, op),
         }
     }
 
@@ -885,9 +886,6 @@ impl FileSystem for Uring {
     }
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File> {
         self.files.create(path, len)
-    }
-    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File> {
-        self.files.create_sparse(path, len)
     }
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         self.files.remove(path)
