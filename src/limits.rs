@@ -31,11 +31,11 @@ pub const PULL_BYTES_MAX: u32 = 256 * KIB;
 /// Bytes of messages that one pull reads from disk, the gaps between them included; one message is always read.
 /// Source: apache/rocketmq `maxTransferBytesOnMessageInDisk`.
 pub const PULL_COLD_BYTES_MAX: u32 = 64 * KIB;
-/// Two messages with at most this much of other queues between them are read as one range. Source: ours, a second
-/// read costs more than the bytes.
+/// Two messages with at most this much of other queues between them are read at once. Source: ours, a second read
+/// costs more than the bytes.
 pub const PULL_COLD_GAP_BYTES_MAX: u32 = 16 * KIB;
-/// Ranges that one pull reads at once. Source: apache/rocketmq `maxTransferCountOnMessageInDisk`.
-pub const PULL_COLD_RANGES_MAX: usize = 8;
+/// Reads of one pull that can't be joined. Source: apache/rocketmq `maxTransferCountOnMessageInDisk`.
+pub const PULL_COLD_READS_MAX: usize = 8;
 /// Consume queue entries examined by one pull. Source: apache/rocketmq `maxFilterMessageSize` 16000 bytes / 20.
 pub const PULL_ENTRIES_EXAMINED_MAX: u32 = 800;
 /// Longest time that a pull is held, whatever the client asks. Clients time out at 30 s.

@@ -16,6 +16,9 @@ pub mod send;
 pub mod topics;
 pub mod unique_key;
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::Now;
 use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::bodies::TopicConfig;

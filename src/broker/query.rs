@@ -16,7 +16,7 @@ use crate::protocol::message::{
     store_timestamp_of,
 };
 use crate::protocol::response::{Response, ResponseHeader};
-use crate::storage::{Missing, QueueBounds};
+use crate::storage::{Entry, Missing, QueueBounds};
 use bytes::Bytes;
 use smallvec::smallvec;
 
@@ -130,7 +130,8 @@ fn partition(
             .entry(queue, QueueOffset(middle), cx.fetched)
             .map_err(|_| missing_entries(queue, low, middle, high))?;
         let (log_start, _) = cx.store.log_bounds();
-        let earlier = entry.at < log_start || is_earlier(store_time_at(entry.at, cx)?);
+        let is_gone = entry.is_blank() || entry.at < log_start;
+        let earlier = is_gone || is_earlier(store_time_of(entry, cx)?);
         if earlier {
             low = middle + 1;
         } else {
@@ -158,13 +159,19 @@ fn missing_entries(queue: QueueIndex, low: u64, middle: u64, high: u64) -> Missi
 /// Store time of a message in its queue, in milliseconds.
 pub(super) fn store_time(queue: QueueIndex, offset: u64, cx: &Context<'_>) -> Result<u64, Missing> {
     let entry = cx.store.entry(queue, QueueOffset(offset), cx.fetched)?;
-    store_time_at(entry.at, cx)
+    store_time_of(entry, cx)
 }
 
-fn store_time_at(at: PhysicalOffset, cx: &Context<'_>) -> Result<u64, Missing> {
-    let start = cx.store.record(at, START_BYTES, cx.fetched)?;
+/// Of the record's start where that is in memory; what has to be read is read whole, since only whole records can
+/// be checked. 0 where the message is gone.
+fn store_time_of(entry: Entry, cx: &Context<'_>) -> Result<u64, Missing> {
+    if entry.is_blank() || entry.at < cx.store.log_bounds().0 {
+        return Ok(0);
+    }
+    let in_memory = cx.store.record(entry.at, START_BYTES, cx.fetched);
+    let record = in_memory.or_else(|_| cx.store.record(entry.at, entry.bytes, cx.fetched))?;
     // Bytes of this length always have the field.
-    Ok(store_timestamp_of(&start).unwrap_or(0))
+    Ok(store_timestamp_of(&record).unwrap_or(0))
 }
 
 /// 32: the store time of the oldest message, -1 if there is none.
@@ -176,10 +183,10 @@ fn earliest(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
     let timestamp = match find_queue(command, cx)? {
         Some((queue, bounds)) if bounds.min < bounds.max => {
             let entry = cx.store.entry(queue, bounds.min, cx.fetched)?;
-            if entry.at < cx.store.log_bounds().0 {
+            if entry.is_blank() || entry.at < cx.store.log_bounds().0 {
                 -1
             } else {
-                i64::try_from(store_time_at(entry.at, cx)?).unwrap_or(i64::MAX)
+                i64::try_from(store_time_of(entry, cx)?).unwrap_or(i64::MAX)
             }
         }
         _ => -1,

@@ -376,7 +376,7 @@ fn illegal(reason: String) -> Refusal {
 }
 
 /// Why the store didn't take it. The codes are those on which Java clients try another broker, but for 13.
-fn append_refusal(error: AppendError) -> Refusal {
+pub(super) fn append_refusal(error: AppendError) -> Refusal {
     match error {
         AppendError::Busy { .. } => (
             ResponseCode::SYSTEM_BUSY,

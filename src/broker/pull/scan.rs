@@ -5,9 +5,10 @@
 //! `composeResponseHeader`.
 
 use super::PullRequest;
+use crate::broker::filter::Filter;
 use crate::ids::{PhysicalOffset, QueueOffset};
 use crate::limits::{
-    PULL_BYTES_MAX, PULL_COLD_BYTES_MAX, PULL_COLD_GAP_BYTES_MAX, PULL_COLD_RANGES_MAX,
+    PULL_BYTES_MAX, PULL_COLD_BYTES_MAX, PULL_COLD_GAP_BYTES_MAX, PULL_COLD_READS_MAX,
     PULL_ENTRIES_EXAMINED_MAX,
 };
 use crate::protocol::codes::ResponseCode;
@@ -258,9 +259,11 @@ impl Scan<'_> {
                 .entry(self.request.queue, self.next, self.fetched)
             {
                 Ok(entry) => entry,
-                Err(_) => return Stop::Missing(smallvec![self.missing_entries()]),
+                Err(missing) => {
+                    return Stop::Missing(smallvec![self.missing_entries(missing)]);
+                }
             };
-            if entry.at < log_start {
+            if entry.is_blank() || entry.at < log_start {
                 self.removing = true;
             } else if let Err(stop) = self.examine(entry) {
                 return stop;
@@ -296,70 +299,91 @@ impl Scan<'_> {
         self.request.refused = Some((self.next, entry.tags_code));
     }
 
-    /// The entries that this pull may examine from here on.
-    fn missing_entries(&self) -> Missing {
-        let left = self.bounds.max.0 - self.next.0;
-        let wanted = PULL_ENTRIES_EXAMINED_MAX.max(self.request.messages_max);
-        Missing::Entries {
-            queue: self.request.queue,
-            from: self.next,
-            count: left.min(u64::from(wanted)) as u32,
+    /// The entries that this pull may examine from here on, as far as they have to be read.
+    fn missing_entries(&self, missing: Missing) -> Missing {
+        match missing {
+            Missing::Entries { queue, from, count } => Missing::Entries {
+                queue,
+                from,
+                count: count.min(self.entries_wanted()),
+            },
+            other => other,
         }
     }
 
-    /// The record that is missing and those behind it that can be had with it: neighbours in the log are read as
-    /// one range, a small gap between them included.
+    /// How many entries this pull can use: without a filter each of them is a message.
+    fn entries_wanted(&self) -> u32 {
+        let messages_max = self.request.messages_max;
+        match self.request.subscription.filter {
+            Filter::All => messages_max,
+            Filter::Tags(_) => PULL_ENTRIES_EXAMINED_MAX.max(messages_max),
+        }
+    }
+
+    /// The record that is missing and those behind it that can be had with it.
     fn missing_records(&self, first: Entry) -> SmallVec<[Missing; 4]> {
-        let mut ranges: SmallVec<[(PhysicalOffset, PhysicalOffset); 4]> =
-            smallvec![(first.at, first.at.advance(u64::from(first.bytes)))];
-        let mut bytes_left = u64::from(PULL_COLD_BYTES_MAX).saturating_sub(u64::from(first.bytes));
+        let mut plan = ReadPlan::new(first);
         let mut messages_left = self.request.messages_max - 1;
         let mut at = self.next.advance(1);
         while at < self.bounds.max && messages_left > 0 {
             let Ok(entry) = self.store.entry(self.request.queue, at, self.fetched) else {
                 break;
             };
-            if self.request.subscription.filter.may_match(entry.tags_code) {
-                match add_range(&mut ranges, entry, bytes_left) {
-                    Some(added) => bytes_left -= added,
-                    None => break,
+            let is_wanted =
+                !entry.is_blank() && self.request.subscription.filter.may_match(entry.tags_code);
+            if is_wanted {
+                if !plan.add(entry) {
+                    break;
                 }
                 messages_left -= 1;
             }
             at = at.advance(1);
         }
-        let range = |(at, end): (PhysicalOffset, PhysicalOffset)| Missing::Log {
-            at,
-            bytes: end.bytes_since(at) as u32,
-        };
-        ranges.into_iter().map(range).collect()
+        plan.records
     }
 }
 
-/// Adds a record to the ranges to read; returns how many bytes that costs, `None` where it is too much.
-fn add_range(
-    ranges: &mut SmallVec<[(PhysicalOffset, PhysicalOffset); 4]>,
-    entry: Entry,
+/// Records to read for one pull, in the order of the queue and so of the log. The store joins neighbours.
+struct ReadPlan {
+    records: SmallVec<[Missing; 4]>,
+    end: PhysicalOffset,
     bytes_left: u64,
-) -> Option<u64> {
-    let record_end = entry.at.advance(u64::from(entry.bytes));
-    let last = ranges.last_mut()?;
-    let near =
-        entry.at >= last.1 && entry.at.bytes_since(last.1) <= u64::from(PULL_COLD_GAP_BYTES_MAX);
-    let cost = if near {
-        record_end.bytes_since(last.1)
-    } else {
-        u64::from(entry.bytes)
-    };
-    if cost > bytes_left {
-        return None;
+    /// Reads that can't be joined with the one before.
+    reads: usize,
+}
+
+impl ReadPlan {
+    fn new(first: Entry) -> Self {
+        Self {
+            records: smallvec![Missing::Log {
+                at: first.at,
+                bytes: first.bytes,
+            }],
+            end: first.end(),
+            bytes_left: u64::from(PULL_COLD_BYTES_MAX).saturating_sub(u64::from(first.bytes)),
+            reads: 1,
+        }
     }
-    if near {
-        last.1 = record_end;
-    } else if ranges.len() < PULL_COLD_RANGES_MAX {
-        ranges.push((entry.at, record_end));
-    } else {
-        return None;
+
+    /// Adds a record; false where that would be too much.
+    fn add(&mut self, entry: Entry) -> bool {
+        let is_near = entry.at >= self.end
+            && entry.at.bytes_since(self.end) <= u64::from(PULL_COLD_GAP_BYTES_MAX);
+        let cost = if is_near {
+            entry.end().bytes_since(self.end)
+        } else {
+            u64::from(entry.bytes)
+        };
+        self.reads += usize::from(!is_near);
+        if cost > self.bytes_left || self.reads > PULL_COLD_READS_MAX {
+            return false;
+        }
+        self.bytes_left -= cost;
+        self.end = entry.end();
+        self.records.push(Missing::Log {
+            at: entry.at,
+            bytes: entry.bytes,
+        });
+        true
     }
-    Some(cost)
 }
