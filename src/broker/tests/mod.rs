@@ -119,7 +119,7 @@ macro_rules! context {
         }
     };
 }
-pub(crate) use context;
+use context;
 
 impl Desk {
     pub fn new() -> Self {
