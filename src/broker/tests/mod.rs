@@ -32,12 +32,20 @@ pub fn store_config() -> StoreConfig {
         root: "/store".into(),
         commit_log: "/store/commitlog".into(),
         consume_queue: "/store/consumequeue".into(),
-        segment_bytes: 16 << 20,
+        segment_bytes: 1 << 20,
         queue_file_bytes: 20 * 4000,
         flush: ASYNC,
         tail_cache_bytes: 64 << 20,
         entry_cache_bytes: 1 << 20,
         zero_fill: false,
+    }
+}
+
+/// For messages of the largest size.
+pub fn big_store_config() -> StoreConfig {
+    StoreConfig {
+        segment_bytes: 16 << 20,
+        ..store_config()
     }
 }
 

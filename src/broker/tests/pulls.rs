@@ -437,7 +437,7 @@ fn an_answer_has_as_many_messages_as_asked() {
 /// Sources: alibaba/RocketMQ#87, alibaba/canal#3731: big messages are consumable, one at a time if need be.
 #[test]
 fn an_answer_has_a_bounded_size_and_at_least_one_message() {
-    let mut desk = Desk::new();
+    let mut desk = Desk::open(broker_config(), big_store_config());
     let big = vec![b'x'; 4 << 20];
     for _ in 0..2 {
         desk.send("T", 0, "", &big);

@@ -751,7 +751,7 @@ fn what_says_batch_1_is_stored_as_one_message() {
 
 #[test]
 fn a_batch_has_a_bounded_number_of_records() {
-    let mut desk = Desk::new();
+    let mut desk = Desk::open(broker_config(), big_store_config());
     let one = batch_body(&[("", "UNIQ_KEY\u{1}u\u{2}")]);
     let most = crate::limits::BATCH_MESSAGES_MAX as usize;
     let body = one.repeat(most + 1);
