@@ -133,7 +133,8 @@ fn park(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_>) -> 
     }
 }
 
-/// Evaluates a held pull again, with what was read for it in `cx.fetched`.
+/// Evaluates a held pull again, with what was read for it in `cx.fetched`. The caller knows that its connection is
+/// still open.
 ///
 /// It goes back to the holds where the filter still refused everything, so that arrivals during the read are not
 /// lost: they lie below the queue's end, which the pull is compared with before it is parked.

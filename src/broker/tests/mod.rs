@@ -7,7 +7,7 @@ mod queries;
 mod sends;
 
 use super::*;
-use crate::io::Io;
+use crate::io::{Completion, Io};
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, FLAG_ONE_WAY, Scratch};
 use crate::protocol::frame::{self, Split};
@@ -112,6 +112,7 @@ pub struct Desk {
     /// Reads that were started, over all requests.
     pub reads: u32,
     done: Vec<FetchDone>,
+    closed: Vec<ConnectionId>,
 }
 
 /// The context of a handler over the fields of a desk.
@@ -152,6 +153,7 @@ impl Desk {
             next_key: 0,
             reads: 0,
             done: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -242,6 +244,13 @@ impl Desk {
 
     fn run_again(&mut self, done: FetchDone) {
         let (cold, steps) = self.cold.remove(&done.key).unwrap();
+        let connection = match &cold {
+            Cold::Frame(peer, _) => peer.connection,
+            Cold::Pull(request) => request.connection,
+        };
+        if self.closed.contains(&connection) {
+            return;
+        }
         let fetched = done.result.unwrap();
         let request = match cold {
             Cold::Frame(peer, frame) => return self.run_frame(peer, frame, fetched, steps + 1),
@@ -266,14 +275,18 @@ impl Desk {
             if completions.is_empty() && done.is_empty() {
                 break;
             }
-            let now = self.io.now();
-            for completion in completions {
-                self.store
-                    .on_completion(completion, now, &mut self.io, &mut self.done);
-            }
+            self.handle(completions);
             for done in done {
                 self.run_again(done);
             }
+        }
+    }
+
+    pub fn handle(&mut self, completions: Vec<Completion>) {
+        let now = self.io.now();
+        for completion in completions {
+            self.store
+                .on_completion(completion, now, &mut self.io, &mut self.done);
         }
     }
 
@@ -334,6 +347,7 @@ impl Desk {
     }
 
     pub fn close(&mut self, connection: ConnectionId) {
+        self.closed.push(connection);
         let none = Fetched::default();
         self.broker
             .on_closed(connection, context!(self, &none, true));
