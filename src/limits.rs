@@ -14,8 +14,10 @@ pub const PROPERTIES_BYTES_MAX: usize = 32_767;
 pub const TOPIC_BYTES_MAX: usize = 127;
 /// Names of retry and dead-letter topics. At the limit: code 29.
 pub const SYSTEM_TOPIC_BYTES_MAX: usize = 255;
-/// Group names. Source: apache/rocketmq `Validators`. At the limit: code 29.
-pub const GROUP_BYTES_MAX: usize = 255;
+/// Group names, so that the retry topic of every group fits [`TOPIC_BYTES_MAX`]. Source: apache/rocketmq 5.3
+/// `TopicValidator.GROUP_MAX_LENGTH` (4.9 had 255 in `Validators`, and no retry topic for the longer ones).
+/// At the limit: code 29.
+pub const GROUP_BYTES_MAX: usize = 120;
 /// Entry of a consume queue on disk: offset i64, size i32, tags code i64.
 pub const ENTRY_BYTES: usize = 20;
 /// Body limit plus room for topic, properties and fixed fields.
@@ -33,10 +35,17 @@ pub const HOLD_MS_MAX: u64 = 29_000;
 
 /// Fields in one command header; more close the connection.
 pub const HEADER_FIELDS_MAX: usize = 256;
+/// Nesting of a value that is skipped in a JSON header; a deeper one closes the connection. Source: ours, the bits
+/// of one word.
+pub const HEADER_DEPTH_MAX: u32 = 64;
 /// Header bytes of one command. Properties (32 KiB, escaped six-fold) dominate. More close the connection.
 pub const HEADER_BYTES_MAX: u32 = 512 * KIB;
 /// Records in one client batch.
 pub const BATCH_MESSAGES_MAX: u32 = 65_536;
+
+/// Bytes that a compressed registration may inflate to: all topics of a broker, with room for attributes. At the
+/// limit: code 1. Source: arithmetic, 50 000 topics of 1 KiB and some.
+pub const REGISTRATION_BYTES_MAX: u64 = 64 * MIB as u64;
 
 /// Queues of one topic on one shard. At the limit: code 29.
 pub const TOPIC_QUEUES_MAX: u32 = 1024;

@@ -1,4 +1,8 @@
 //! Request codes, response codes.
+//!
+//! One table each makes the constants, the names and the list, so that they can't drift apart. The names are
+//! Apache's, its spelling included. Source: apache/rocketmq 5.3 `remoting/.../protocol/RequestCode.java`,
+//! `ResponseCode.java`, and 4.9 for the codes that 5.x dropped.
 
 /// Requests by number. Unknown numbers are answered `ResponseCode::REQUEST_CODE_NOT_SUPPORTED`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,72 +12,279 @@ pub struct RequestCode(pub i32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponseCode(pub i32);
 
-impl ResponseCode {
-    pub const SUCCESS: Self = Self(0);
-    pub const SYSTEM_ERROR: Self = Self(1);
-    pub const SYSTEM_BUSY: Self = Self(2);
-    pub const REQUEST_CODE_NOT_SUPPORTED: Self = Self(3);
-    pub const FLUSH_DISK_TIMEOUT: Self = Self(10);
-    pub const MESSAGE_ILLEGAL: Self = Self(13);
-    pub const SERVICE_NOT_AVAILABLE: Self = Self(14);
-    pub const NO_PERMISSION: Self = Self(16);
-    pub const TOPIC_NOT_EXIST: Self = Self(17);
-    pub const PULL_NOT_FOUND: Self = Self(19);
-    pub const PULL_RETRY_IMMEDIATELY: Self = Self(20);
-    pub const PULL_OFFSET_MOVED: Self = Self(21);
-    pub const QUERY_NOT_FOUND: Self = Self(22);
-    pub const SUBSCRIPTION_PARSE_FAILED: Self = Self(23);
-    pub const SUBSCRIPTION_NOT_EXIST: Self = Self(24);
-    pub const SUBSCRIPTION_NOT_LATEST: Self = Self(25);
-    pub const SUBSCRIPTION_GROUP_NOT_EXIST: Self = Self(26);
-    pub const INVALID_PARAMETER: Self = Self(29);
-    pub const CONSUMER_NOT_ONLINE: Self = Self(206);
+/// Declares the constants of a code type, `name` and `ALL`, from one table of names and numbers.
+macro_rules! codes {
+    ($type:ident: $($name:ident = $number:literal,)+) => {
+        impl $type {
+            $(pub const $name: Self = Self($number);)+
+
+            /// Every known code, by number.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// Name of a known code.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some(stringify!($name)),)+
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl RequestCode {
-    pub const SEND_MESSAGE: Self = Self(10);
-    pub const PULL_MESSAGE: Self = Self(11);
-    pub const QUERY_CONSUMER_OFFSET: Self = Self(14);
-    pub const UPDATE_CONSUMER_OFFSET: Self = Self(15);
-    pub const UPDATE_AND_CREATE_TOPIC: Self = Self(17);
-    pub const UPDATE_AND_CREATE_TOPIC_LIST: Self = Self(18);
-    pub const GET_ALL_TOPIC_CONFIG: Self = Self(21);
-    pub const SEARCH_OFFSET_BY_TIMESTAMP: Self = Self(29);
-    pub const GET_MAX_OFFSET: Self = Self(30);
-    pub const GET_MIN_OFFSET: Self = Self(31);
-    pub const GET_EARLIEST_MSG_STORETIME: Self = Self(32);
-    pub const VIEW_MESSAGE_BY_ID: Self = Self(33);
-    pub const HEART_BEAT: Self = Self(34);
-    pub const UNREGISTER_CLIENT: Self = Self(35);
-    pub const GET_CONSUMER_LIST_BY_GROUP: Self = Self(38);
-    pub const NOTIFY_CONSUMER_IDS_CHANGED: Self = Self(40);
-    pub const CHECK_CLIENT_CONFIG: Self = Self(46);
-    pub const PUT_KV_CONFIG: Self = Self(100);
-    pub const GET_KV_CONFIG: Self = Self(101);
-    pub const DELETE_KV_CONFIG: Self = Self(102);
-    pub const REGISTER_BROKER: Self = Self(103);
-    pub const UNREGISTER_BROKER: Self = Self(104);
-    pub const GET_ROUTEINFO_BY_TOPIC: Self = Self(105);
-    pub const GET_BROKER_CLUSTER_INFO: Self = Self(106);
-    pub const UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Self = Self(200);
-    pub const GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Self = Self(201);
-    pub const GET_TOPIC_STATS_INFO: Self = Self(202);
-    pub const WIPE_WRITE_PERM_OF_BROKER: Self = Self(205);
-    pub const GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Self = Self(206);
-    pub const DELETE_SUBSCRIPTIONGROUP: Self = Self(207);
-    pub const GET_CONSUME_STATS: Self = Self(208);
-    pub const DELETE_TOPIC_IN_BROKER: Self = Self(215);
-    pub const DELETE_TOPIC_IN_NAMESRV: Self = Self(216);
-    pub const REGISTER_TOPIC_IN_NAMESRV: Self = Self(217);
-    pub const GET_KVLIST_BY_NAMESPACE: Self = Self(219);
-    pub const GET_TOPICS_BY_CLUSTER: Self = Self(224);
-    pub const GET_SYSTEM_TOPIC_LIST_FROM_NS: Self = Self(304);
-    pub const SEND_MESSAGE_V2: Self = Self(310);
-    pub const SEND_BATCH_MESSAGE: Self = Self(320);
-    pub const QUERY_DATA_VERSION: Self = Self(322);
-    pub const ADD_WRITE_PERM_OF_BROKER: Self = Self(327);
-    pub const GET_TOPIC_CONFIG: Self = Self(351);
-    pub const LITE_PULL_MESSAGE: Self = Self(361);
-    pub const GET_BROKER_MEMBER_GROUP: Self = Self(901);
-    pub const BROKER_HEARTBEAT: Self = Self(904);
+codes! {
+    RequestCode:
+    SEND_MESSAGE = 10,
+    PULL_MESSAGE = 11,
+    QUERY_MESSAGE = 12,
+    QUERY_BROKER_OFFSET = 13,
+    QUERY_CONSUMER_OFFSET = 14,
+    UPDATE_CONSUMER_OFFSET = 15,
+    UPDATE_AND_CREATE_TOPIC = 17,
+    UPDATE_AND_CREATE_TOPIC_LIST = 18,
+    GET_ALL_TOPIC_CONFIG = 21,
+    GET_TOPIC_CONFIG_LIST = 22,
+    GET_TOPIC_NAME_LIST = 23,
+    UPDATE_BROKER_CONFIG = 25,
+    GET_BROKER_CONFIG = 26,
+    TRIGGER_DELETE_FILES = 27,
+    GET_BROKER_RUNTIME_INFO = 28,
+    SEARCH_OFFSET_BY_TIMESTAMP = 29,
+    GET_MAX_OFFSET = 30,
+    GET_MIN_OFFSET = 31,
+    GET_EARLIEST_MSG_STORETIME = 32,
+    VIEW_MESSAGE_BY_ID = 33,
+    HEART_BEAT = 34,
+    UNREGISTER_CLIENT = 35,
+    CONSUMER_SEND_MSG_BACK = 36,
+    END_TRANSACTION = 37,
+    GET_CONSUMER_LIST_BY_GROUP = 38,
+    CHECK_TRANSACTION_STATE = 39,
+    NOTIFY_CONSUMER_IDS_CHANGED = 40,
+    LOCK_BATCH_MQ = 41,
+    UNLOCK_BATCH_MQ = 42,
+    GET_ALL_CONSUMER_OFFSET = 43,
+    GET_ALL_DELAY_OFFSET = 45,
+    CHECK_CLIENT_CONFIG = 46,
+    GET_CLIENT_CONFIG = 47,
+    UPDATE_AND_CREATE_ACL_CONFIG = 50,
+    DELETE_ACL_CONFIG = 51,
+    GET_BROKER_CLUSTER_ACL_INFO = 52,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53,
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54,
+    GET_TIMER_CHECK_POINT = 60,
+    GET_TIMER_METRICS = 61,
+    PUT_KV_CONFIG = 100,
+    GET_KV_CONFIG = 101,
+    DELETE_KV_CONFIG = 102,
+    REGISTER_BROKER = 103,
+    UNREGISTER_BROKER = 104,
+    GET_ROUTEINFO_BY_TOPIC = 105,
+    GET_BROKER_CLUSTER_INFO = 106,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201,
+    GET_TOPIC_STATS_INFO = 202,
+    GET_CONSUMER_CONNECTION_LIST = 203,
+    GET_PRODUCER_CONNECTION_LIST = 204,
+    WIPE_WRITE_PERM_OF_BROKER = 205,
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206,
+    DELETE_SUBSCRIPTIONGROUP = 207,
+    GET_CONSUME_STATS = 208,
+    SUSPEND_CONSUMER = 209,
+    RESUME_CONSUMER = 210,
+    RESET_CONSUMER_OFFSET_IN_CONSUMER = 211,
+    RESET_CONSUMER_OFFSET_IN_BROKER = 212,
+    ADJUST_CONSUMER_THREAD_POOL = 213,
+    WHO_CONSUME_THE_MESSAGE = 214,
+    DELETE_TOPIC_IN_BROKER = 215,
+    DELETE_TOPIC_IN_NAMESRV = 216,
+    REGISTER_TOPIC_IN_NAMESRV = 217,
+    GET_KVLIST_BY_NAMESPACE = 219,
+    RESET_CONSUMER_CLIENT_OFFSET = 220,
+    GET_CONSUMER_STATUS_FROM_CLIENT = 221,
+    INVOKE_BROKER_TO_RESET_OFFSET = 222,
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223,
+    GET_TOPICS_BY_CLUSTER = 224,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225,
+    QUERY_TOPIC_CONSUME_BY_WHO = 300,
+    REGISTER_FILTER_SERVER = 301,
+    REGISTER_MESSAGE_FILTER_CLASS = 302,
+    QUERY_CONSUME_TIME_SPAN = 303,
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304,
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305,
+    CLEAN_EXPIRED_CONSUMEQUEUE = 306,
+    GET_CONSUMER_RUNNING_INFO = 307,
+    QUERY_CORRECTION_OFFSET = 308,
+    CONSUME_MESSAGE_DIRECTLY = 309,
+    SEND_MESSAGE_V2 = 310,
+    GET_UNIT_TOPIC_LIST = 311,
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312,
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313,
+    CLONE_GROUP_OFFSET = 314,
+    VIEW_BROKER_STATS_DATA = 315,
+    CLEAN_UNUSED_TOPIC = 316,
+    GET_BROKER_CONSUME_STATS = 317,
+    UPDATE_NAMESRV_CONFIG = 318,
+    GET_NAMESRV_CONFIG = 319,
+    SEND_BATCH_MESSAGE = 320,
+    QUERY_CONSUME_QUEUE = 321,
+    QUERY_DATA_VERSION = 322,
+    RESUME_CHECK_HALF_MESSAGE = 323,
+    SEND_REPLY_MESSAGE = 324,
+    SEND_REPLY_MESSAGE_V2 = 325,
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326,
+    ADD_WRITE_PERM_OF_BROKER = 327,
+    GET_ALL_PRODUCER_INFO = 328,
+    DELETE_EXPIRED_COMMITLOG = 329,
+    QUERY_TOPICS_BY_CONSUMER = 343,
+    QUERY_SUBSCRIPTION_BY_CONSUMER = 345,
+    GET_TOPIC_CONFIG = 351,
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352,
+    UPDATE_AND_GET_GROUP_FORBIDDEN = 353,
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354,
+    EXPORT_ROCKSDB_CONFIG_TO_JSON = 355,
+    LITE_PULL_MESSAGE = 361,
+    RECALL_MESSAGE = 370,
+    QUERY_ASSIGNMENT = 400,
+    SET_MESSAGE_REQUEST_MODE = 401,
+    GET_ALL_MESSAGE_REQUEST_MODE = 402,
+    UPDATE_AND_CREATE_STATIC_TOPIC = 513,
+    GET_BROKER_MEMBER_GROUP = 901,
+    ADD_BROKER = 902,
+    REMOVE_BROKER = 903,
+    BROKER_HEARTBEAT = 904,
+    NOTIFY_MIN_BROKER_ID_CHANGE = 905,
+    EXCHANGE_BROKER_HA_INFO = 906,
+    GET_BROKER_HA_STATUS = 907,
+    RESET_MASTER_FLUSH_OFFSET = 908,
+    CONTROLLER_ALTER_SYNC_STATE_SET = 1001,
+    CONTROLLER_ELECT_MASTER = 1002,
+    CONTROLLER_REGISTER_BROKER = 1003,
+    CONTROLLER_GET_REPLICA_INFO = 1004,
+    CONTROLLER_GET_METADATA_INFO = 1005,
+    CONTROLLER_GET_SYNC_STATE_DATA = 1006,
+    GET_BROKER_EPOCH_CACHE = 1007,
+    NOTIFY_BROKER_ROLE_CHANGED = 1008,
+    UPDATE_CONTROLLER_CONFIG = 1009,
+    GET_CONTROLLER_CONFIG = 1010,
+    CLEAN_BROKER_DATA = 1011,
+    CONTROLLER_GET_NEXT_BROKER_ID = 1012,
+    CONTROLLER_APPLY_BROKER_ID = 1013,
+    UPDATE_COLD_DATA_FLOW_CTR_CONFIG = 2001,
+    REMOVE_COLD_DATA_FLOW_CTR_CONFIG = 2002,
+    GET_COLD_DATA_FLOW_CTR_INFO = 2003,
+    SET_COMMITLOG_READ_MODE = 2004,
+    AUTH_CREATE_USER = 3001,
+    AUTH_UPDATE_USER = 3002,
+    AUTH_DELETE_USER = 3003,
+    AUTH_GET_USER = 3004,
+    AUTH_LIST_USER = 3005,
+    AUTH_CREATE_ACL = 3006,
+    AUTH_UPDATE_ACL = 3007,
+    AUTH_DELETE_ACL = 3008,
+    AUTH_GET_ACL = 3009,
+    AUTH_LIST_ACL = 3010,
+    POP_MESSAGE = 200050,
+    ACK_MESSAGE = 200051,
+    PEEK_MESSAGE = 200052,
+    CHANGE_MESSAGE_INVISIBLETIME = 200053,
+    NOTIFICATION = 200054,
+    POLLING_INFO = 200055,
+    POP_ROLLBACK = 200056,
+    BATCH_ACK_MESSAGE = 200151,
+}
+
+codes! {
+    ResponseCode:
+    SUCCESS = 0,
+    SYSTEM_ERROR = 1,
+    SYSTEM_BUSY = 2,
+    REQUEST_CODE_NOT_SUPPORTED = 3,
+    TRANSACTION_FAILED = 4,
+    FLUSH_DISK_TIMEOUT = 10,
+    SLAVE_NOT_AVAILABLE = 11,
+    FLUSH_SLAVE_TIMEOUT = 12,
+    MESSAGE_ILLEGAL = 13,
+    SERVICE_NOT_AVAILABLE = 14,
+    VERSION_NOT_SUPPORTED = 15,
+    NO_PERMISSION = 16,
+    TOPIC_NOT_EXIST = 17,
+    TOPIC_EXIST_ALREADY = 18,
+    PULL_NOT_FOUND = 19,
+    PULL_RETRY_IMMEDIATELY = 20,
+    PULL_OFFSET_MOVED = 21,
+    QUERY_NOT_FOUND = 22,
+    SUBSCRIPTION_PARSE_FAILED = 23,
+    SUBSCRIPTION_NOT_EXIST = 24,
+    SUBSCRIPTION_NOT_LATEST = 25,
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26,
+    FILTER_DATA_NOT_EXIST = 27,
+    FILTER_DATA_NOT_LATEST = 28,
+    INVALID_PARAMETER = 29,
+    TRANSACTION_SHOULD_COMMIT = 200,
+    TRANSACTION_SHOULD_ROLLBACK = 201,
+    TRANSACTION_STATE_UNKNOW = 202,
+    TRANSACTION_STATE_GROUP_WRONG = 203,
+    NO_BUYER_ID = 204,
+    NOT_IN_CURRENT_UNIT = 205,
+    CONSUMER_NOT_ONLINE = 206,
+    CONSUME_MSG_TIMEOUT = 207,
+    NO_MESSAGE = 208,
+    POLLING_FULL = 209,
+    POLLING_TIMEOUT = 210,
+    BROKER_NOT_EXIST = 211,
+    BROKER_DISPATCH_NOT_COMPLETE = 212,
+    BROADCAST_CONSUMPTION = 213,
+    FLOW_CONTROL = 215,
+    NOT_LEADER_FOR_QUEUE = 501,
+    ILLEGAL_OPERATION = 604,
+    GO_AWAY = 1500,
+    CONTROLLER_FENCED_MASTER_EPOCH = 2000,
+    CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH = 2001,
+    CONTROLLER_INVALID_MASTER = 2002,
+    CONTROLLER_INVALID_REPLICAS = 2003,
+    CONTROLLER_MASTER_NOT_AVAILABLE = 2004,
+    CONTROLLER_INVALID_REQUEST = 2005,
+    CONTROLLER_BROKER_NOT_ALIVE = 2006,
+    CONTROLLER_NOT_LEADER = 2007,
+    CONTROLLER_BROKER_METADATA_NOT_EXIST = 2008,
+    CONTROLLER_INVALID_CLEAN_BROKER_METADATA = 2009,
+    CONTROLLER_BROKER_NEED_TO_BE_REGISTERED = 2010,
+    CONTROLLER_MASTER_STILL_EXIST = 2011,
+    CONTROLLER_ELECT_MASTER_FAILED = 2012,
+    CONTROLLER_ALTER_SYNC_STATE_SET_FAILED = 2013,
+    CONTROLLER_BROKER_ID_INVALID = 2014,
+    CONTROLLER_JRAFT_INTERNAL_ERROR = 2015,
+    CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016,
+    USER_NOT_EXIST = 3001,
+    POLICY_NOT_EXIST = 3002,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_agree() {
+        assert_eq!(RequestCode::SEND_MESSAGE_V2, RequestCode(310));
+        assert_eq!(RequestCode(200_050).name(), Some("POP_MESSAGE"));
+        assert_eq!(RequestCode(310).name(), Some("SEND_MESSAGE_V2"));
+        assert_eq!(RequestCode(0).name(), None);
+        assert_eq!(ResponseCode(21).name(), Some("PULL_OFFSET_MOVED"));
+        assert_eq!(ResponseCode(-1).name(), None);
+    }
+
+    #[test]
+    fn tables_are_sorted() {
+        assert!(RequestCode::ALL.is_sorted_by(|low, high| low.0 < high.0));
+        assert!(ResponseCode::ALL.is_sorted_by(|low, high| low.0 < high.0));
+    }
+
+    /// Go reads a response's code into 16 bits and drops the frame where it doesn't fit.
+    #[test]
+    fn response_codes_fit_16_bits() {
+        for code in ResponseCode::ALL {
+            assert!(i16::try_from(code.0).is_ok(), "{code:?}");
+        }
+    }
 }

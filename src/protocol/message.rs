@@ -1,8 +1,38 @@
 //! The stored message: the same bytes in the commit log and in a pull reply (`messages.md` section 1).
+//!
+//! ```text
+//! offset  width    field                     (offsets for IPv4 hosts; an IPv6 host takes 12 bytes more)
+//!      0      4    total size, this field included
+//!      4      4    magic: v1, v2, or blank
+//!      8      4    body CRC
+//!     12      4    queue id
+//!     16      4    flag
+//!     20      8    queue offset
+//!     28      8    physical offset
+//!     36      4    sys flag
+//!     40      8    born timestamp, ms
+//!     48   8|20    born host: address, port as 4 bytes
+//!     56      8    store timestamp, ms
+//!     64   8|20    store host
+//!     72      4    reconsume times
+//!     76      8    prepared transaction offset
+//!     84      4    body bytes B
+//!     88      B    body
+//!   88+B    1|2    topic bytes T: 1 byte in v1, 2 in v2
+//!   89+B      T    topic
+//! 89+B+T      2    properties bytes P
+//! 91+B+T      P    properties
+//! ```
+//!
+//! Source: apache/rocketmq 4.9.8 `store/.../CommitLog.java` `doAppend`, `common/.../message/MessageDecoder.java`.
 
+use super::reader::Reader;
+use super::{hash, properties};
 use crate::ids::{PhysicalOffset, QueueOffset};
-use bytes::BytesMut;
-use std::net::SocketAddr;
+use crate::limits::{FRAME_BYTES_MAX, TOPIC_BYTES_MAX};
+use arrayvec::ArrayString;
+use bytes::{BufMut, BytesMut};
+use std::net::{IpAddr, SocketAddr};
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 pub const MAGIC_V2: u32 = 0xDAA3_20AB;
@@ -12,6 +42,17 @@ pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 pub const QUEUE_OFFSET_AT: usize = 20;
 pub const PHYSICAL_OFFSET_AT: usize = 28;
 pub const SYS_FLAG_AT: usize = 36;
+const TOTAL_SIZE_AT: usize = 0;
+const MAGIC_AT: usize = 4;
+const BORN_HOST_AT: usize = 48;
+
+/// Bytes of a v1 record with IPv4 hosts, without body, topic and properties.
+pub const RECORD_OVERHEAD_BYTES: usize = 91;
+/// Bytes of a blank's size and magic: what a segment must have left behind its last record.
+pub const BLANK_BYTES: usize = 8;
+/// Fixed fields between the store host and the body: reconsume times, transaction offset, body bytes.
+const BEHIND_STORE_HOST_BYTES: usize = 4 + 8 + 4;
+const V6_EXTRA_BYTES: usize = 12;
 
 pub mod sys_flag {
     pub const COMPRESSED: i32 = 0x1;
@@ -48,8 +89,40 @@ pub struct NewMessage<'a> {
 impl NewMessage<'_> {
     /// Bytes of the record. v2 is used only for topics over 127 bytes.
     pub fn encoded_bytes(&self) -> usize {
-        todo!()
+        let host_extra = |host: SocketAddr| {
+            if host.ip().to_canonical().is_ipv6() {
+                V6_EXTRA_BYTES
+            } else {
+                0
+            }
+        };
+        RECORD_OVERHEAD_BYTES
+            + host_extra(self.born_host)
+            + host_extra(self.store_host)
+            + usize::from(self.is_v2())
+            + self.topic.len()
+            + self.body.len()
+            + self.properties.len()
     }
+
+    fn is_v2(&self) -> bool {
+        self.topic.len() > TOPIC_BYTES_MAX
+    }
+
+    /// The sys flag with the bits that say how the hosts are written.
+    fn stored_sys_flag(&self) -> i32 {
+        let bit = |host: SocketAddr, bit| {
+            if host.ip().to_canonical().is_ipv6() {
+                bit
+            } else {
+                0
+            }
+        };
+        self.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6)
+            | bit(self.born_host, sys_flag::BORN_HOST_V6)
+            | bit(self.store_host, sys_flag::STORE_HOST_V6)
+    }
+
     /// Appends the record. The caller has checked the limits of body, topic and properties.
     pub fn encode(
         &self,
@@ -58,8 +131,53 @@ impl NewMessage<'_> {
         store_timestamp: u64,
         out: &mut BytesMut,
     ) {
-        todo!("{queue_offset} {at} {store_timestamp} {out:?}")
+        let start = out.len();
+        let record_bytes = self.encoded_bytes();
+        assert!(
+            record_bytes <= FRAME_BYTES_MAX as usize,
+            "record of {record_bytes} bytes"
+        );
+        assert!(
+            self.properties.len() <= i16::MAX as usize,
+            "unchecked properties"
+        );
+        assert!(self.topic.len() <= i16::MAX as usize, "unchecked topic");
+        out.reserve(record_bytes);
+        out.put_u32(record_bytes as u32);
+        out.put_u32(if self.is_v2() { MAGIC_V2 } else { MAGIC_V1 });
+        out.put_u32(hash::body_crc(self.body));
+        out.put_u32(self.queue_id);
+        out.put_i32(self.flag);
+        out.put_u64(queue_offset.0);
+        out.put_u64(at.0);
+        out.put_i32(self.stored_sys_flag());
+        out.put_i64(self.born_timestamp);
+        put_host(self.born_host, out);
+        out.put_u64(store_timestamp);
+        put_host(self.store_host, out);
+        out.put_i32(self.reconsume_times);
+        out.put_u64(self.prepared_transaction_offset);
+        out.put_u32(self.body.len() as u32);
+        out.put_slice(self.body);
+        if self.is_v2() {
+            out.put_u16(self.topic.len() as u16);
+        } else {
+            out.put_u8(self.topic.len() as u8);
+        }
+        out.put_slice(self.topic.as_bytes());
+        out.put_u16(self.properties.len() as u16);
+        out.put_slice(self.properties.as_bytes());
+        assert_eq!(out.len() - start, record_bytes, "layout and size agree");
     }
+}
+
+/// Appends a host. An IPv4 address that a dual-stack socket maps into IPv6 is written as IPv4.
+fn put_host(host: SocketAddr, out: &mut BytesMut) {
+    match host.ip().to_canonical() {
+        IpAddr::V4(ip) => out.put_slice(&ip.octets()),
+        IpAddr::V6(ip) => out.put_slice(&ip.octets()),
+    }
+    out.put_u32(u32::from(host.port()));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -96,10 +214,17 @@ pub struct StoredMessage<'a> {
     pub prepared_transaction_offset: u64,
     pub body: &'a [u8],
     pub topic: &'a str,
+    /// Empty where the bytes are not UTF-8, which only a record of another broker can be.
     pub properties: &'a str,
+    /// The properties as stored.
+    pub properties_bytes: &'a [u8],
 }
 
 /// What lies at a place of the log.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a view that is taken apart at once; a box would allocate for each record"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     Message(StoredMessage<'a>),
@@ -109,28 +234,240 @@ pub enum Record<'a> {
 
 impl<'a> StoredMessage<'a> {
     /// Decodes the record at the start of `bytes`, which may go on behind it. Structure is checked, the body CRC is not.
+    ///
+    /// **Errors**: `Short` asks for more bytes; the others say that no record starts here.
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, MessageError> {
-        todo!("{}", bytes.len())
+        let (total, magic) = match read_start(bytes)? {
+            Start::Blank(total) => return Ok(Record::Blank(total)),
+            Start::Record { total, magic } => (total, magic),
+        };
+        let bytes = bytes.get(..total).ok_or(MessageError::Short {
+            have: bytes.len(),
+            need: total,
+        })?;
+        decode_fields(bytes, magic)
+            .ok_or(MessageError::Lengths)?
+            .map(Record::Message)
     }
+
+    /// Compares the stored CRC with that of the body.
     pub fn check_body_crc(&self) -> Result<(), MessageError> {
-        todo!()
+        let computed = hash::body_crc(self.body);
+        if self.body_crc == computed {
+            Ok(())
+        } else {
+            Err(MessageError::BodyCrc {
+                stored: self.body_crc,
+                computed,
+            })
+        }
     }
+
     /// The value of TAGS, "" without one.
     pub fn tag(&self) -> &'a str {
-        todo!()
+        tag_in(self.properties_bytes)
+    }
+}
+
+/// What the first eight bytes tell.
+enum Start {
+    Blank(u32),
+    Record { total: usize, magic: u32 },
+}
+
+/// Reads size and magic. The size is checked only if the magic is one, since garbage has any size.
+fn read_start(bytes: &[u8]) -> Result<Start, MessageError> {
+    let short = MessageError::Short {
+        have: bytes.len(),
+        need: BLANK_BYTES,
+    };
+    let total = u32_at(bytes, TOTAL_SIZE_AT).ok_or(short)?;
+    let magic = u32_at(bytes, MAGIC_AT).ok_or(short)?;
+    let size_error = MessageError::Size(i64::from(total as i32));
+    match magic {
+        MAGIC_BLANK if (total as i32) < BLANK_BYTES as i32 => Err(size_error),
+        MAGIC_BLANK => Ok(Start::Blank(total)),
+        MAGIC_V1 | MAGIC_V2 => {
+            if total > FRAME_BYTES_MAX || (total as usize) < RECORD_OVERHEAD_BYTES {
+                return Err(size_error);
+            }
+            let total = total as usize;
+            Ok(Start::Record { total, magic })
+        }
+        unknown => Err(MessageError::Magic(unknown)),
+    }
+}
+
+/// Decodes a record from exactly its bytes; `None` where the inner lengths don't add up.
+fn decode_fields(bytes: &[u8], magic: u32) -> Option<Result<StoredMessage<'_>, MessageError>> {
+    let mut reader = Reader::new(bytes);
+    reader.bytes(BLANK_BYTES)?;
+    let body_crc = reader.u32()?;
+    let queue_id = reader.i32()?;
+    let flag = reader.i32()?;
+    let queue_offset = QueueOffset(reader.u64()?);
+    let physical_offset = PhysicalOffset(reader.u64()?);
+    let sys_flag = reader.i32()?;
+    let born_timestamp = reader.i64()?;
+    let born_host = read_host(&mut reader, sys_flag & sys_flag::BORN_HOST_V6 != 0)?;
+    let store_timestamp = reader.u64()?;
+    let store_host = read_host(&mut reader, sys_flag & sys_flag::STORE_HOST_V6 != 0)?;
+    let reconsume_times = reader.i32()?;
+    let prepared_transaction_offset = reader.u64()?;
+    let body = reader.bytes_behind_i32()?;
+    let topic = if magic == MAGIC_V2 {
+        reader.bytes_behind_i16()?
+    } else {
+        reader.bytes_behind_u8()?
+    };
+    let properties_bytes = reader.bytes_behind_i16()?;
+    if !reader.is_empty() {
+        return None;
+    }
+    let Ok(topic) = std::str::from_utf8(topic) else {
+        return Some(Err(MessageError::Utf8));
+    };
+    Some(Ok(StoredMessage {
+        bytes,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body,
+        topic,
+        properties: std::str::from_utf8(properties_bytes).unwrap_or_default(),
+        properties_bytes,
+    }))
+}
+
+/// Reads a host. A port beyond 16 bits, which no socket has, makes the record one whose lengths don't add up.
+fn read_host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
+    let ip = if is_v6 {
+        IpAddr::from(reader.array::<16>()?)
+    } else {
+        IpAddr::from(reader.array::<4>()?)
+    };
+    let port = u16::try_from(reader.u32()?).ok()?;
+    Some(SocketAddr::new(ip, port))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*field))
+}
+
+/// Position of the store timestamp, and of what lies behind the store host.
+fn positions(record: &[u8]) -> Option<(usize, usize)> {
+    let sys_flag = u32_at(record, SYS_FLAG_AT)? as i32;
+    let host_bytes = |bit| {
+        if sys_flag & bit == 0 {
+            8
+        } else {
+            8 + V6_EXTRA_BYTES
+        }
+    };
+    let store_timestamp_at = BORN_HOST_AT + host_bytes(sys_flag::BORN_HOST_V6);
+    let behind_store_host_at = store_timestamp_at + 8 + host_bytes(sys_flag::STORE_HOST_V6);
+    Some((store_timestamp_at, behind_store_host_at))
+}
+
+fn short(record: &[u8]) -> MessageError {
+    MessageError::Short {
+        have: record.len(),
+        need: RECORD_OVERHEAD_BYTES,
     }
 }
 
 /// Store timestamp of a record without decoding the rest.
 pub fn store_timestamp_of(record: &[u8]) -> Result<u64, MessageError> {
-    todo!("{}", record.len())
+    let (at, _) = positions(record).ok_or_else(|| short(record))?;
+    let field = record.get(at..).and_then(<[u8]>::first_chunk);
+    Ok(u64::from_be_bytes(*field.ok_or_else(|| short(record))?))
 }
-/// TAGS of a record without decoding the rest; the hot path of the tag filter.
+
+/// TAGS of a record without decoding the rest; the hot path of the tag filter. "" without one, or where the tag is
+/// not UTF-8.
 pub fn tag_of(record: &[u8]) -> Result<&str, MessageError> {
-    todo!("{}", record.len())
+    Ok(tag_in(properties_of(record)?))
+}
+
+/// Encoded properties of a record without decoding the rest.
+pub fn properties_of(record: &[u8]) -> Result<&[u8], MessageError> {
+    let magic = u32_at(record, MAGIC_AT).ok_or_else(|| short(record))?;
+    let (_, at) = positions(record).ok_or_else(|| short(record))?;
+    let lengths = || {
+        let body_length_at = at + BEHIND_STORE_HOST_BYTES - 4;
+        let mut reader = Reader::new(record.get(body_length_at..)?);
+        reader.bytes_behind_i32()?;
+        match magic {
+            MAGIC_V2 => reader.bytes_behind_i16()?,
+            _ => reader.bytes_behind_u8()?,
+        };
+        reader.bytes_behind_i16()
+    };
+    lengths().ok_or(MessageError::Lengths)
+}
+
+fn tag_in(properties: &[u8]) -> &str {
+    properties::get_bytes(properties, properties::name::TAGS)
+        .and_then(|tag| std::str::from_utf8(tag).ok())
+        .unwrap_or_default()
+}
+
+/// Text form of a record's server id: 32 or 56 upper-case hexadecimal characters.
+///
+/// **Shape**: address (4 or 16 bytes), port (4 bytes), physical offset (8 bytes). Clients decode it and connect to
+/// that address, so the host must be the one that is announced.
+pub fn offset_message_id(store_host: SocketAddr, at: PhysicalOffset) -> ArrayString<56> {
+    let mut id = ArrayString::new();
+    match store_host.ip().to_canonical() {
+        IpAddr::V4(ip) => push_hex(&ip.octets(), &mut id),
+        IpAddr::V6(ip) => push_hex(&ip.octets(), &mut id),
+    }
+    push_hex(&u32::from(store_host.port()).to_be_bytes(), &mut id);
+    push_hex(&at.0.to_be_bytes(), &mut id);
+    id
+}
+
+fn push_hex(bytes: &[u8], id: &mut ArrayString<56>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in bytes {
+        id.push(char::from(HEX[usize::from(byte >> 4)]));
+        id.push(char::from(HEX[usize::from(byte & 15)]));
+    }
+}
+
+/// Reads a server id. A client's unique key has the same shape: what it names need not exist.
+pub fn parse_offset_message_id(id: &str) -> Option<(SocketAddr, PhysicalOffset)> {
+    const BYTES_MAX: usize = 28;
+    let digits = id.as_bytes();
+    let mut bytes = [0; BYTES_MAX];
+    let count = match digits.len() {
+        32 => 16,
+        56 => BYTES_MAX,
+        _ => return None,
+    };
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    let mut reader = Reader::new(&bytes[..count]);
+    let store_host = read_host(&mut reader, count == BYTES_MAX)?;
+    Some((store_host, PhysicalOffset(reader.u64()?)))
 }
 
 /// One record of a client batch (body of 320).
+///
+/// **Shape**: total size 4, magic 4 (0), body CRC 4 (0), flag 4, body bytes 4, body, properties bytes 2, properties.
+/// **Source**: apache/rocketmq 4.9.8 `common/.../message/MessageDecoder.java` `encodeMessage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRecord<'a> {
     pub flag: i32,
@@ -138,16 +475,404 @@ pub struct BatchRecord<'a> {
     pub properties: &'a str,
 }
 
+/// Bytes of a batch record without body and properties.
+const BATCH_RECORD_OVERHEAD_BYTES: usize = 22;
+
 /// Iterates over the records of a batch body; an error ends it. Inner sizes must sum up to the body.
+///
+/// **Errors**: the batch is refused as a whole, with code 13; so collect before the first record is stored.
 pub fn batch_records(body: &[u8]) -> impl Iterator<Item = Result<BatchRecord<'_>, MessageError>> {
-    let _ = body;
-    std::iter::empty()
+    let mut rest = body;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let record = split_batch_record(rest);
+        rest = record.as_ref().map_or(&[], |&(_, behind)| behind);
+        Some(record.map(|(record, _)| record))
+    })
 }
 
-/// Text form of a record's server id: 32 or 56 upper-case hexadecimal characters.
-pub fn offset_message_id(store_host: SocketAddr, at: PhysicalOffset) -> arrayvec::ArrayString<56> {
-    todo!("{store_host} {at}")
+/// Splits the first record off a batch.
+fn split_batch_record(batch: &[u8]) -> Result<(BatchRecord<'_>, &[u8]), MessageError> {
+    let need = |need| MessageError::Short {
+        have: batch.len(),
+        need,
+    };
+    let total = u32_at(batch, 0).ok_or(need(BATCH_RECORD_OVERHEAD_BYTES))? as i32;
+    let size = usize::try_from(total).map_err(|_| MessageError::Size(total.into()))?;
+    if size < BATCH_RECORD_OVERHEAD_BYTES {
+        return Err(MessageError::Size(total.into()));
+    }
+    let (bytes, behind) = batch.split_at_checked(size).ok_or(need(size))?;
+    let read = || {
+        let mut reader = Reader::new(bytes);
+        reader.array::<12>()?;
+        let flag = reader.i32()?;
+        let body = reader.bytes_behind_i32()?;
+        let properties = reader.bytes_behind_i16()?;
+        reader.is_empty().then_some((flag, body, properties))
+    };
+    let (flag, body, properties) = read().ok_or(MessageError::Lengths)?;
+    let properties = std::str::from_utf8(properties).map_err(|_| MessageError::Utf8)?;
+    let record = BatchRecord {
+        flag,
+        body,
+        properties,
+    };
+    Ok((record, behind))
 }
-pub fn parse_offset_message_id(id: &str) -> Option<(SocketAddr, PhysicalOffset)> {
-    todo!("{id}")
+
+impl BatchRecord<'_> {
+    /// Appends the record as a client does; body and properties are below their limits.
+    pub fn encode(&self, out: &mut BytesMut) {
+        let record_bytes = BATCH_RECORD_OVERHEAD_BYTES + self.body.len() + self.properties.len();
+        assert!(
+            record_bytes <= FRAME_BYTES_MAX as usize,
+            "record of {record_bytes} bytes"
+        );
+        assert!(
+            self.properties.len() <= i16::MAX as usize,
+            "unchecked properties"
+        );
+        out.put_u32(record_bytes as u32);
+        out.put_u64(0);
+        out.put_i32(self.flag);
+        out.put_u32(self.body.len() as u32);
+        out.put_slice(self.body);
+        out.put_u16(self.properties.len() as u16);
+        out.put_slice(self.properties.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROPERTIES: &str = "TAGS\u{1}TagA\u{2}UNIQ_KEY\u{1}7F000001000218B4AAC2000000000000\u{2}";
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    /// The message of `messages.md` section 1.4.
+    fn example() -> NewMessage<'static> {
+        NewMessage {
+            topic: "T",
+            queue_id: 1,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 1_700_000_000_000,
+            born_host: address("10.0.0.2:40000"),
+            store_host: address("10.0.0.1:10911"),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"hello",
+            properties: PROPERTIES,
+            tags_code: 2_598_919,
+        }
+    }
+
+    fn encode(message: &NewMessage<'_>) -> BytesMut {
+        let mut out = BytesMut::new();
+        message.encode(
+            QueueOffset(5),
+            PhysicalOffset(1000),
+            1_700_000_000_001,
+            &mut out,
+        );
+        assert_eq!(out.len(), message.encoded_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> StoredMessage<'_> {
+        match StoredMessage::decode(bytes).expect("a record") {
+            Record::Message(message) => message,
+            blank => panic!("{blank:?}"),
+        }
+    }
+
+    #[test]
+    fn record_is_the_worked_example() {
+        let mut expected = vec![
+            0, 0, 0, 0x95, 0xDA, 0xA3, 0x20, 0xA7, 0x36, 0x10, 0xA6, 0x86, 0, 0, 0, 1, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 3, 0xE8, 0, 0, 0, 0, 0, 0, 1, 0x8B, 0xCF,
+            0xE5, 0x68, 0, 0x0A, 0, 0, 2, 0, 0, 0x9C, 0x40, 0, 0, 1, 0x8B, 0xCF, 0xE5, 0x68, 1,
+            0x0A, 0, 0, 1, 0, 0, 0x2A, 0x9F, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0x68,
+            0x65, 0x6C, 0x6C, 0x6F, 1, 0x54, 0, 0x34,
+        ];
+        expected.extend(PROPERTIES.as_bytes());
+        let out = encode(&example());
+        assert_eq!(out[..], expected);
+        assert_eq!(&out[QUEUE_OFFSET_AT..][..8], 5_u64.to_be_bytes());
+        assert_eq!(&out[PHYSICAL_OFFSET_AT..][..8], 1000_u64.to_be_bytes());
+        assert_eq!(out.len(), RECORD_OVERHEAD_BYTES + 5 + 1 + PROPERTIES.len());
+    }
+
+    #[test]
+    fn record_is_read_back() {
+        let out = encode(&example());
+        let message = decode(&out);
+        assert_eq!(message.bytes, &out[..]);
+        assert_eq!(
+            (message.queue_id, message.flag, message.sys_flag),
+            (1, 0, 0)
+        );
+        assert_eq!(message.queue_offset, QueueOffset(5));
+        assert_eq!(message.physical_offset, PhysicalOffset(1000));
+        assert_eq!(message.born_timestamp, 1_700_000_000_000);
+        assert_eq!(message.born_host, address("10.0.0.2:40000"));
+        assert_eq!(message.store_timestamp, 1_700_000_000_001);
+        assert_eq!(message.store_host, address("10.0.0.1:10911"));
+        assert_eq!((message.topic, message.body), ("T", &b"hello"[..]));
+        assert_eq!(message.properties, PROPERTIES);
+        assert_eq!(message.tag(), "TagA");
+        assert_eq!(message.check_body_crc(), Ok(()));
+        assert_eq!(store_timestamp_of(&out), Ok(1_700_000_000_001));
+        assert_eq!(tag_of(&out), Ok("TagA"));
+    }
+
+    #[test]
+    fn bytes_behind_a_record_are_left_alone() {
+        let mut out = encode(&example());
+        let record_bytes = out.len();
+        out.put_bytes(0xAA, 7);
+        assert_eq!(decode(&out).bytes.len(), record_bytes);
+    }
+
+    #[test]
+    fn hosts_set_their_bits() {
+        let v6 = address("[2001:db8::1]:10911");
+        let mapped = address("[::ffff:10.0.0.9]:40000");
+        for (born_host, store_host, bits, v6_hosts) in [
+            (v6, v6, 0x30, 2),
+            (v6, example().store_host, 0x10, 1),
+            (example().born_host, v6, 0x20, 1),
+            (mapped, example().store_host, 0, 0),
+        ] {
+            let message = NewMessage {
+                born_host,
+                store_host,
+                // Bits that lie about the hosts are corrected, the others kept.
+                sys_flag: 0x30 | sys_flag::COMPRESSED | 0x300,
+                ..example()
+            };
+            let out = encode(&message);
+            let stored = decode(&out);
+            assert_eq!(stored.sys_flag, 0x301 | bits);
+            assert_eq!(stored.born_host.ip(), born_host.ip().to_canonical());
+            assert_eq!(stored.store_host, store_host);
+            assert_eq!(
+                out.len(),
+                encode(&example()).len() + v6_hosts * V6_EXTRA_BYTES
+            );
+            assert_eq!(store_timestamp_of(&out), Ok(1_700_000_000_001));
+            assert_eq!(tag_of(&out), Ok("TagA"));
+        }
+    }
+
+    /// Go reads one length byte whatever the magic, so v2 comes only with topics that v1 can't hold.
+    #[test]
+    fn long_topics_make_v2_records() {
+        for (bytes, magic) in [(127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)] {
+            let topic = "t".repeat(bytes);
+            let message = NewMessage {
+                topic: &topic,
+                ..example()
+            };
+            let out = encode(&message);
+            assert_eq!(u32_at(&out, MAGIC_AT), Some(magic));
+            assert_eq!(decode(&out).topic, topic);
+            assert_eq!(tag_of(&out), Ok("TagA"));
+        }
+    }
+
+    #[test]
+    fn properties_that_are_not_utf8_do_not_fail_the_record() {
+        let message = NewMessage {
+            properties: "k\u{1}??\u{2}TAGS\u{1}TagA",
+            ..example()
+        };
+        let mut out = encode(&message);
+        let at = out.len() - message.properties.len() + 2;
+        out[at..at + 2].copy_from_slice(&[0xFF, 0xFE]);
+        let stored = decode(&out);
+        assert_eq!(stored.properties, "");
+        assert_eq!(stored.properties_bytes, b"k\x01\xFF\xFE\x02TAGS\x01TagA");
+        assert_eq!((stored.tag(), tag_of(&out)), ("TagA", Ok("TagA")));
+        assert_eq!(properties_of(&out), Ok(stored.properties_bytes));
+    }
+
+    #[test]
+    fn tag_that_is_not_utf8_is_no_tag() {
+        let message = NewMessage {
+            properties: "TAGS\u{1}??",
+            ..example()
+        };
+        let mut out = encode(&message);
+        let end = out.len();
+        out[end - 2..].copy_from_slice(&[0xFF, 0xFE]);
+        assert_eq!((decode(&out).tag(), tag_of(&out)), ("", Ok("")));
+    }
+
+    #[test]
+    fn every_cut_record_is_short() {
+        let out = encode(&example());
+        for have in 0..out.len() {
+            let need = if have < BLANK_BYTES {
+                BLANK_BYTES
+            } else {
+                out.len()
+            };
+            let short = MessageError::Short { have, need };
+            assert_eq!(StoredMessage::decode(&out[..have]), Err(short));
+            assert!(tag_of(&out[..have]).is_err());
+        }
+    }
+
+    #[test]
+    fn wrong_records_are_refused() {
+        let check = |at: usize, bytes: &[u8], expected: MessageError| {
+            let mut out = encode(&example());
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(
+                StoredMessage::decode(&out),
+                Err(expected),
+                "{bytes:02x?} at {at}"
+            );
+        };
+        check(MAGIC_AT, &[0; 4], MessageError::Magic(0));
+        check(0, &[0, 0, 0, 90], MessageError::Size(90));
+        check(0, &[0xFF; 4], MessageError::Size(-1));
+        check(0, &[1, 0, 0, 1], MessageError::Size(0x0100_0001));
+        check(0, &[0, 0, 0, 0x94], MessageError::Lengths);
+        check(84, &[0, 0, 0, 4], MessageError::Lengths);
+        check(84, &[0xFF, 0xFF, 0xFF, 0xFF], MessageError::Lengths);
+        check(93, &[2], MessageError::Lengths);
+        check(95, &[0xFF, 0xFF], MessageError::Lengths);
+        check(52, &[0, 1, 0, 0], MessageError::Lengths);
+        check(94, &[0xFF], MessageError::Utf8);
+    }
+
+    #[test]
+    fn blank_tells_what_is_left_of_the_segment() {
+        let blank = |size: u32| [size.to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
+        assert_eq!(StoredMessage::decode(&blank(8)), Ok(Record::Blank(8)));
+        assert_eq!(
+            StoredMessage::decode(&blank(1 << 30)),
+            Ok(Record::Blank(1 << 30))
+        );
+        assert_eq!(StoredMessage::decode(&blank(7)), Err(MessageError::Size(7)));
+        assert_eq!(
+            StoredMessage::decode(&blank(u32::MAX)),
+            Err(MessageError::Size(-1))
+        );
+    }
+
+    #[test]
+    fn changed_body_fails_its_crc() {
+        let mut out = encode(&example());
+        out[88] ^= 1;
+        let error = decode(&out).check_body_crc().expect_err("changed");
+        assert!(
+            matches!(
+                error,
+                MessageError::BodyCrc {
+                    stored: 0x3610_A686,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let empty = NewMessage {
+            body: b"",
+            ..example()
+        };
+        assert_eq!(decode(&encode(&empty)).body_crc, 0);
+    }
+
+    #[test]
+    fn offset_message_id_is_the_worked_example() {
+        let v4 = (example().store_host, PhysicalOffset(1000));
+        let v6 = (address("[2001:db8::1]:10911"), PhysicalOffset(u64::MAX));
+        for ((host, at), expected) in [
+            (v4, "0A00000100002A9F00000000000003E8"),
+            (
+                v6,
+                "20010DB800000000000000000000000100002A9FFFFFFFFFFFFFFFFF",
+            ),
+        ] {
+            let id = offset_message_id(host, at);
+            assert_eq!(id.as_str(), expected);
+            assert_eq!(parse_offset_message_id(&id), Some((host, at)));
+            assert_eq!(
+                parse_offset_message_id(&id.to_lowercase()),
+                Some((host, at))
+            );
+        }
+    }
+
+    /// A unique key has the shape of a server id; its "port" rarely fits 16 bits.
+    #[test]
+    fn other_texts_are_no_ids() {
+        for id in [
+            "",
+            "0A00000100002A9F00000000000003E",
+            "0A00000100002A9F00000000000003EG",
+            "7F000001000218B4AAC2000000000000",
+            "0A00000100002A9F000000000000\u{4E3B}E",
+        ] {
+            assert_eq!(parse_offset_message_id(id), None, "{id}");
+        }
+    }
+
+    /// The example of `messages.md` section 4.
+    const BATCH: &[u8] = b"\0\0\0\x21\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01A\0\x0AWAIT\x01true\x02";
+
+    fn batch(body: &[u8]) -> Vec<Result<BatchRecord<'_>, MessageError>> {
+        batch_records(body).collect()
+    }
+
+    #[test]
+    fn batch_is_the_worked_example() {
+        let record = BatchRecord {
+            flag: 0,
+            body: b"A",
+            properties: "WAIT\u{1}true\u{2}",
+        };
+        let mut out = BytesMut::new();
+        record.encode(&mut out);
+        assert_eq!(out[..], *BATCH);
+        assert_eq!(batch(BATCH), [Ok(record)]);
+        assert_eq!(batch(&BATCH.repeat(2)), [Ok(record), Ok(record)]);
+        assert_eq!(batch(b""), []);
+    }
+
+    #[test]
+    fn error_ends_a_batch() {
+        let good = BatchRecord {
+            flag: 7,
+            body: b"b",
+            properties: "",
+        };
+        let mut first = BytesMut::new();
+        good.encode(&mut first);
+        let size = first.len();
+        let check = |second: &[u8], expected: MessageError| {
+            let body = [&first[..], second].concat();
+            assert_eq!(batch(&body), [Ok(good), Err(expected)], "{second:02x?}");
+        };
+        let short = |have, need| MessageError::Short { have, need };
+        check(&[0], short(1, 22));
+        check(&first[..size - 1], short(size - 1, size));
+        check(&[0, 0, 0, 21, 0], MessageError::Size(21));
+        check(&[0xFF; 22], MessageError::Size(-1));
+        let mut lengths = first.clone();
+        lengths[19] = 2;
+        check(&lengths, MessageError::Lengths);
+        let mut behind = first.clone();
+        behind[3] += 1;
+        behind.put_u8(0);
+        check(&behind, MessageError::Lengths);
+    }
 }
