@@ -94,6 +94,9 @@ pub enum Op {
     },
     /// Removes a file; a missing one is a success. Completes with [`Done::Removed`].
     Remove { path: PathBuf },
+    /// Removes a directory and what is in it; a missing one is a success. Completes with [`Done::Removed`].
+    /// Runs in the background.
+    RemoveDirectory { path: PathBuf },
 }
 
 /// Result of an operation.
@@ -183,6 +186,10 @@ pub trait FileSystem {
     fn exists(&self, path: &Path) -> bool;
     fn create_directories(&self, path: &Path) -> io::Result<()>;
     fn open(&mut self, path: &Path) -> io::Result<File>;
+    /// Opens or creates the file and locks it until it is closed, against other processes: `flock` and, since Apache's
+    /// broker locks the first byte of the same file by `fcntl`, that too. Doesn't wait: `WouldBlock` while another
+    /// process has it.
+    fn lock(&mut self, path: &Path) -> io::Result<File>;
     fn close(&mut self, file: File);
     fn len(&self, file: File) -> io::Result<u64>;
     /// Fills the buffer from a position; returns the bytes read, short only at the end of the file.
