@@ -23,6 +23,8 @@ mod removals;
 mod scan;
 mod segment;
 mod tail_cache;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod tombstones;
 mod turn;

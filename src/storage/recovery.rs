@@ -396,11 +396,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             .try_for_each(|key| self.find_queue_end(key, limit))
     }
 
-    fn find_queue_end(
-        &mut self,
-        key: &QueueName,
-        limit: PhysicalOffset,
-    ) -> Result<(), OpenError> {
+    fn find_queue_end(&mut self, key: &QueueName, limit: PhysicalOffset) -> Result<(), OpenError> {
         let Some(queue) = self.queues.get_mut(key) else {
             return Ok(());
         };
