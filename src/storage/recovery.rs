@@ -312,6 +312,14 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
     fn plan(&mut self) -> Result<Plan, OpenError> {
         let start = self.segments.start();
         let exists = |at: PhysicalOffset| start <= at && at <= self.segments.end();
+        if !self.queues.values().any(RecoveringQueue::has_files) {
+            // New, or somebody removed the queues to have them derived again.
+            return Ok(Plan {
+                new_log: None,
+                scan_from: start,
+                clear_behind: true,
+            });
+        }
         if let Some(marks) = self.checkpoint.marks {
             let scan_from = marks.dispatched.min(marks.flushed).max(start);
             if exists(scan_from) {

@@ -1,6 +1,9 @@
 //! Tests of the store as a whole, over a disk in memory.
 
+mod apache;
 mod basics;
+mod crash;
+mod model;
 
 use super::*;
 use crate::ids::QueueOffset;
