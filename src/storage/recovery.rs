@@ -180,6 +180,11 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         let end = self.scan(plan.scan_from)?;
         self.rebuild_queues(end)?;
         self.report.end = end;
+        let durable = self
+            .checkpoint
+            .marks
+            .map_or(plan.scan_from, |marks| marks.flushed);
+        self.secure(durable.max(self.segments.start()), end)?;
         self.end_log(end, plan.clear_behind)
     }
 
@@ -567,8 +572,34 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             let zeroed = self.io.zero_range(segment.file, stale, bytes - stale);
             zeroed.map_err(at_path(&path))?;
         }
-        // Whatever was read for the scan counts as flushed from here on.
         self.io.flush(segment.file).map_err(at_path(&path))
+    }
+
+    /// Makes bytes that were written but perhaps not flushed durable: all that was read counts from here on. They are
+    /// written again before the flush, since a flush that failed in the last life may have left pages that the kernel
+    /// takes for clean and that are not on the disk.
+    fn secure(&mut self, from: PhysicalOffset, end: PhysicalOffset) -> Result<(), OpenError> {
+        let mut at = from;
+        let mut block = vec![0; 1024 * KIB as usize];
+        while at < end
+            && let Some(segment) = self.segments.find(at)
+        {
+            let path = self.segments.path(segment.first);
+            let position = at.bytes_since(segment.first);
+            let left = end
+                .bytes_since(at)
+                .min(self.config.segment_bytes - position);
+            let want = block.len().min(left as usize);
+            let read = self.io.read_at(segment.file, position, &mut block[..want]);
+            let count = read.map_err(at_path(&path))?;
+            let written = self.io.write_at(segment.file, position, &block[..count]);
+            written.map_err(at_path(&path))?;
+            at = at.advance(want as u64);
+            if want as u64 == left {
+                self.io.flush(segment.file).map_err(at_path(&path))?;
+            }
+        }
+        Ok(())
     }
 }
 

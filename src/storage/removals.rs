@@ -64,6 +64,13 @@ impl Removals {
         self.topics.iter().any(|pending| **pending == *topic)
     }
 
+    /// Whether the tombstones of all deletions of the topic are on disk.
+    #[cfg(test)]
+    pub fn is_durable(&self, topic: &str) -> bool {
+        let unburied = self.topics.iter().skip(self.buried);
+        !unburied.into_iter().any(|pending| **pending == *topic)
+    }
+
     /// Nothing is left to do.
     pub fn is_done(&self) -> bool {
         self.topics.is_empty() && self.step == Step::Idle

@@ -1,7 +1,8 @@
 //! A disk in memory: what a program sees (current) and what a power cut leaves (durable).
 //!
 //! **Fault model**: a kill of the process keeps the current image. A power cut keeps the durable image plus any
-//! subset of the unflushed writes, each whole, absent, or cut at a 512-byte sector. Names (create, remove, rename)
+//! subset of the unflushed writes, each whole, absent, or cut at a 512-byte sector. A failed flush loses what was
+//! unflushed, although it can still be read. Names (create, remove, rename)
 //! are durable at once; the code under test flushes directories anyway, which the real disk needs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,6 +144,12 @@ impl Disk {
         for (position, bytes) in std::mem::take(&mut inode.unflushed) {
             overwrite(&mut inode.durable, position, &bytes);
         }
+    }
+
+    /// A flush failed: the kernel reports it once and counts the pages as clean. What was unflushed can be read until
+    /// the machine stops, and no later flush brings it to the disk.
+    pub fn fail_flush(&mut self, id: InodeId) {
+        self.inodes[id.0].unflushed.clear();
     }
 
     /// Replaces a file as a whole, durably.

@@ -118,6 +118,11 @@ impl SimIo {
         self.execute(token, op, completions);
     }
 
+    /// Forgets the pending operation at `index`: it never happens.
+    pub fn drop_pending(&mut self, index: usize) {
+        self.held.remove(index);
+    }
+
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
     }
@@ -198,6 +203,11 @@ impl SimIo {
             return;
         }
         let fault = kind_of(&op).and_then(|kind| self.take_fault(kind));
+        if let (Some(_), Op::Flush { file }) = (fault, &op)
+            && let Ok(id) = self.inode(*file)
+        {
+            self.disk.borrow_mut().fail_flush(id);
+        }
         let result = match fault {
             Some(errno) => Err(Failed { errno }),
             None => self.perform(op).map_err(|error| Failed {

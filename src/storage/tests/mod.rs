@@ -4,6 +4,7 @@ mod apache;
 mod basics;
 mod crash;
 mod model;
+mod property;
 
 use super::*;
 use crate::ids::QueueOffset;
@@ -49,6 +50,23 @@ pub fn message<'a>(topic: &'a str, queue_id: u32, body: &'a [u8]) -> NewMessage<
         body,
         properties: "TAGS\u{1}TagA\u{2}",
         tags_code: 2_598_919,
+    }
+}
+
+/// SplitMix64: enough to choose orders and fates.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
     }
 }
 
@@ -128,6 +146,24 @@ impl Shop {
             self.store
                 .on_completion(completion, now, &mut self.io, &mut self.done);
         }
+    }
+
+    /// Seals, then completes up to `steps` pending operations in an order that the seed chooses. The rest stays in
+    /// flight.
+    pub fn partial_turn(&mut self, seed: u64, steps: usize) {
+        self.io.hold(true);
+        let now = self.io.now();
+        self.store.seal(now, &mut self.io);
+        let mut random = Random(seed);
+        for _ in 0..steps {
+            let pending = self.io.pending().len();
+            if pending == 0 {
+                break;
+            }
+            self.complete(random.below(pending));
+        }
+        self.io.hold(false);
+        self.store.take_arrivals(&mut self.arrivals);
     }
 
     /// Completes the pending operation at `index`.

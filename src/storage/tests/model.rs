@@ -1,7 +1,7 @@
 //! Histories of a store, and what must be true after any of them: a simple model to compare with.
 
 use super::*;
-use crate::testing::sim_io::Death;
+use crate::testing::sim_io::{Death, OpKind};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
@@ -13,6 +13,16 @@ pub enum Action {
     },
     /// Ends the turn: writes, completions, arrivals.
     Turn,
+    /// As `Turn`, but only so many operations complete, in any order.
+    Partial {
+        seed: u64,
+        steps: usize,
+    },
+    /// The next operation of a kind fails.
+    Fail {
+        kind: OpKind,
+        errno: i32,
+    },
     /// Time for flushes, queue entries, checkpoints.
     Pass {
         ms: u64,
@@ -34,7 +44,7 @@ pub struct Sent {
 pub struct Model {
     pub queues: BTreeMap<(&'static str, u32), Vec<Sent>>,
     sequence: u64,
-    /// Deleted in the turn in progress: its messages may be there or not.
+    /// Deleted, and not yet durably so: its messages may be there or not.
     deleting: Vec<&'static str>,
     /// A stop was begun.
     pub is_stopping: bool,
@@ -80,12 +90,9 @@ impl Model {
                     end: appended.end,
                 });
             }
-            Action::Turn => {
-                shop.turn();
-                if !shop.io.is_dead() {
-                    self.deleting.clear();
-                }
-            }
+            Action::Turn => shop.turn(),
+            Action::Partial { seed, steps } => shop.partial_turn(*seed, *steps),
+            Action::Fail { kind, errno } => shop.io.fail(*kind, 0, 1, *errno),
             Action::Pass { ms } => shop.pass_ms(*ms),
             Action::Delete { topic } => {
                 shop.turn();
@@ -102,6 +109,8 @@ impl Model {
                 shop.stop();
             }
         }
+        let removals = &shop.store.removals;
+        self.deleting.retain(|topic| !removals.is_durable(topic));
     }
 
     /// Compares a store with what was sent: a dense prefix of each queue, unchanged, with all that ends at or below
@@ -146,6 +155,7 @@ impl Model {
         for topic in deleting {
             // Whichever it was, from here on it is deleted.
             shop.store.delete_topic(topic);
+            self.queues.retain(|(of, _), _| *of != topic);
             shop.turn();
         }
     }
