@@ -61,6 +61,9 @@ pub const HOLDS_MAX: usize = 200_000;
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
 /// Above it, the connection is closed.
 pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
+/// Bytes of replies queued over all connections of one shard; above it, those that hold more than a 64th of it
+/// are closed.
+pub const OUT_BYTES_MAX: usize = 512 * MIB as usize;
 /// Bytes of unfinished frames over all connections of one shard; above it, the connection that adds is closed.
 pub const PARTIAL_FRAMES_BYTES_MAX: usize = 256 * MIB as usize;
 /// Seconds without a byte in either direction after which a connection is closed. Source: apache/rocketmq 120 s.

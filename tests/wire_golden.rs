@@ -7,15 +7,13 @@
 use bytes::{Bytes, BytesMut};
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
-use ringmq::protocol::bodies::groups::SubscriptionGroupConfig;
-use ringmq::protocol::bodies::heartbeat::{ConsumerIdList, HeartbeatData};
+use ringmq::protocol::bodies::groups::GroupConfig;
+use ringmq::protocol::bodies::heartbeat::{ConsumerIds, Heartbeat};
 use ringmq::protocol::bodies::locks::{LockBatchRequestBody, LockBatchResponseBody};
-use ringmq::protocol::bodies::registration::{
-    RegisterBrokerBody, RegistrationForm, check_body_crc,
-};
-use ringmq::protocol::bodies::routes::{ClusterInfo, RouteDialect, TopicRouteData};
+use ringmq::protocol::bodies::registration::{Registration, RegistrationForm, check_body_crc};
+use ringmq::protocol::bodies::routes::{ClusterInfo, Dialect, TopicRoute};
 use ringmq::protocol::bodies::stats::{ConsumeStats, TopicStatsTable};
-use ringmq::protocol::bodies::tables::{GroupList, KVTable, TopicList};
+use ringmq::protocol::bodies::tables::{GroupList, KvTableBuf, TopicList};
 use ringmq::protocol::bodies::{decode, encode};
 use ringmq::protocol::codes::{RequestCode, ResponseCode};
 use ringmq::protocol::command::{Command, Encoding, Scratch};
@@ -270,12 +268,12 @@ fn check_request(command: &Command<'_>, seen: &mut Seen) {
         }
         RequestCode::PULL_MESSAGE => check_pull(command),
         RequestCode::CHECK_TRANSACTION_STATE => check_stored(body, seen),
-        RequestCode::HEART_BEAT => check_body::<HeartbeatData>(body, seen),
+        RequestCode::HEART_BEAT => check_body::<Heartbeat>(body, seen),
         RequestCode::LOCK_BATCH_MQ | RequestCode::UNLOCK_BATCH_MQ => {
             check_body::<LockBatchRequestBody>(body, seen);
         }
         RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => {
-            check_body::<SubscriptionGroupConfig>(body, seen);
+            check_body::<GroupConfig>(body, seen);
         }
         RequestCode::REGISTER_BROKER => check_registration(command, seen),
         _ => {}
@@ -309,8 +307,8 @@ fn check_response_body(code: RequestCode, command: &Command<'_>, seen: &mut Seen
             check_stored(body, seen);
         }
         RequestCode::GET_CONSUMER_LIST_BY_GROUP => {
-            check_body::<ConsumerIdList>(body, seen);
-            let list: ConsumerIdList = decode(body).expect("a list");
+            check_body::<ConsumerIds>(body, seen);
+            let list: ConsumerIds = decode(body).expect("a list");
             assert_eq!(encode(&list), body);
         }
         RequestCode::LOCK_BATCH_MQ => {
@@ -322,7 +320,7 @@ fn check_response_body(code: RequestCode, command: &Command<'_>, seen: &mut Seen
         RequestCode::GET_BROKER_CLUSTER_INFO => check_body::<ClusterInfo>(body, seen),
         RequestCode::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => check_body::<TopicList>(body, seen),
         RequestCode::QUERY_TOPIC_CONSUME_BY_WHO => check_body::<GroupList>(body, seen),
-        RequestCode::GET_BROKER_RUNTIME_INFO => check_body::<KVTable>(body, seen),
+        RequestCode::GET_BROKER_RUNTIME_INFO => check_body::<KvTableBuf>(body, seen),
         RequestCode::GET_TOPIC_STATS_INFO => {
             let stats = TopicStatsTable::decode(body).expect("statistics");
             assert!(!stats.offset_table.is_empty());
@@ -350,13 +348,11 @@ fn check_body<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(
 }
 
 fn check_route(body: &[u8], seen: &mut Seen) {
-    let route: TopicRouteData = decode(body).expect("a route");
-    assert!(!route.broker_datas.is_empty());
-    for dialect in [RouteDialect::Standard, RouteDialect::BareKeys] {
+    let route: TopicRoute = decode(body).expect("a route");
+    assert!(!route.brokers.is_empty());
+    for dialect in [Dialect::Strict, Dialect::Fastjson] {
         assert_eq!(
-            decode::<TopicRouteData>(&route.encode(dialect))
-                .ok()
-                .as_ref(),
+            decode::<TopicRoute>(&route.encode(dialect)).ok().as_ref(),
             Some(&route)
         );
     }
@@ -367,9 +363,9 @@ fn check_registration(command: &Command<'_>, seen: &mut Seen) {
     assert_eq!(command.bool("compressed"), Some(false));
     let crc = command.require_i32("bodyCrc32").expect("a CRC");
     check_body_crc(command.body, u32::try_from(crc).ok()).expect("the right CRC");
-    let body = RegisterBrokerBody::decode(command.body, RegistrationForm::Json).expect("topics");
+    let body = Registration::decode(command.body, RegistrationForm::Json).expect("topics");
     for form in [RegistrationForm::Json, RegistrationForm::Compressed] {
-        let again = RegisterBrokerBody::decode(&body.encode(form), form);
+        let again = Registration::decode(&body.encode(form), form);
         assert_eq!(again.ok().as_ref(), Some(&body));
     }
     seen.bodies += 1;

@@ -1,1 +1,204 @@
-//! See ARCHITECTURE.md.
+//! What RocketMQ means, over the state of one shard. No I/O, no sockets, no clock: a request and the time come in,
+//! an [`Outcome`] goes out, and the shard performs it.
+//!
+//! **Owned by**: one shard, on its thread. Nothing here is shared.
+
+pub mod admin;
+pub mod clients;
+pub mod filter;
+pub mod groups;
+pub mod handler;
+pub mod holds;
+pub mod offsets;
+pub mod pull;
+pub mod query;
+pub mod send;
+pub mod subscriptions;
+pub mod topics;
+
+use crate::clock::Now;
+use crate::ids::{ConnectionId, PhysicalOffset};
+use crate::protocol::bodies::TopicConfig;
+use crate::protocol::command::Encoding;
+use crate::protocol::response::{Response, SendResponseHeader};
+use crate::stats::Counters;
+use crate::storage::{Arrival, Fetched, Missing, Store};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+
+/// What the broker needs to know of the configuration of its shard.
+#[derive(Clone, Debug)]
+pub struct BrokerConfig {
+    pub cluster_name: String,
+    /// Of this shard, e.g. `broker-0`.
+    pub broker_name: String,
+    pub broker_id: i64,
+    /// What clients are told: part of every message id, so it must be reachable.
+    pub address: SocketAddr,
+    pub auto_create_topics: bool,
+    pub auto_create_groups: bool,
+    /// Queues of an auto-created topic on this shard (`defaultTopicQueueNums` divided over the shards, at least 1).
+    pub default_topic_queue_nums: u32,
+    pub message_bytes_max: u32,
+    pub region: String,
+    pub trace_on: bool,
+    pub trace_topic_enable: bool,
+    pub long_polling: bool,
+    /// Hold of a pull when `long_polling` is off.
+    pub short_polling_ms: u64,
+    /// 4 read, 2 write.
+    pub permission: u32,
+    pub lite_pull_enable: bool,
+    /// How often committed offsets are persisted when they changed.
+    pub offsets_persist_ms: u64,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub connection: ConnectionId,
+    pub address: SocketAddr,
+}
+
+/// What a handler may use besides the broker's own state.
+pub struct Context<'a> {
+    pub store: &'a mut Store,
+    pub now: Now,
+    pub fetched: &'a Fetched,
+    /// The request runs for the first time, not again after a read: commit offsets, count, register only then.
+    pub first_run: bool,
+    pub effects: &'a mut Effects,
+    pub counters: &'a mut Counters,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    Reply(Response),
+    /// In the open batch: answered when the log has reached `end` (nobody waits for a one-way send).
+    Append(Acknowledgement),
+    /// Parked in [`holds::Holds`]: answered by an arrival or the deadline.
+    Held,
+    /// Bytes are not in memory: the shard reads them and runs the request again.
+    Read(SmallVec<[Missing; 4]>),
+    /// Answered once the name servers know of a change (`ToShard::Registered`).
+    AwaitRegistration(Response),
+    /// A one-way request: no answer.
+    Nothing,
+}
+
+/// The answer to a send, parked until its bytes count.
+#[derive(Debug)]
+pub struct Acknowledgement {
+    pub end: PhysicalOffset,
+    /// WAIT property: false is answered when written, also in SYNC_FLUSH.
+    pub wait_flush: bool,
+    pub header: SendResponseHeader,
+}
+
+/// An answer that is not to the request at hand.
+#[derive(Debug)]
+pub struct Addressed {
+    pub connection: ConnectionId,
+    pub opaque: i32,
+    pub encoding: Encoding,
+    pub response: Response,
+}
+
+/// What else a request caused; the shard performs it in this turn and reuses the memory.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Answers to held pulls.
+    pub replies: Vec<Addressed>,
+    /// Held pulls that woke and need bytes from disk: run [`pull::resume`] with them.
+    pub reads: Vec<(pull::PullRequest, SmallVec<[Missing; 4]>)>,
+    /// One-way requests to clients (40).
+    pub notifications: Vec<Notification>,
+    /// Topics were created by a first send: the other shards create them too.
+    pub created_topics: Vec<TopicConfig>,
+    /// The topic table changed: register with the name servers at once.
+    pub register: bool,
+    /// Configuration files to replace now: path below the store's root, contents.
+    pub files: Vec<(&'static str, Bytes)>,
+}
+
+/// NOTIFY_CONSUMER_IDS_CHANGED to one connection; coalesced per group and turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notification {
+    pub connection: ConnectionId,
+    pub group: String,
+}
+
+/// Contents of the configuration files below `config/`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConfigFiles<'a> {
+    pub topics: Option<&'a [u8]>,
+    pub groups: Option<&'a [u8]>,
+    pub offsets: Option<&'a [u8]>,
+}
+
+/// The state of one shard's broker.
+pub struct Broker {
+    pub config: BrokerConfig,
+    pub topics: topics::Topics,
+    pub groups: groups::Groups,
+    pub offsets: offsets::ConsumerOffsets,
+    pub clients: clients::Clients,
+    pub holds: holds::Holds,
+    pub subscriptions: subscriptions::Subscriptions,
+    /// Memory reused by sends.
+    pub(crate) scratch: send::SendScratch,
+}
+
+impl Broker {
+    /// A broker over what its files say; each is `None` on a new store. **Errors**: the file and what is wrong with it.
+    pub fn load(config: BrokerConfig, files: ConfigFiles<'_>) -> Result<Self, String> {
+        Ok(Self {
+            topics: topics::Topics::load(&config, files.topics)?,
+            groups: groups::Groups::load(&config, files.groups)?,
+            offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            clients: clients::Clients::default(),
+            holds: holds::Holds::default(),
+            subscriptions: subscriptions::Subscriptions::default(),
+            scratch: send::SendScratch::default(),
+            config,
+        })
+    }
+
+    /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
+    pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
+        holds::on_arrival(self, arrival, cx);
+    }
+
+    /// Answers holds whose deadline has passed, expires memberships, writes offsets that are due.
+    pub fn expire(&mut self, cx: &mut Context<'_>) {
+        holds::expire(self, cx);
+        clients::expire(self, cx);
+        offsets::persist_if_due(self, cx);
+    }
+
+    /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
+    pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
+        self.holds.drop_connection(connection, cx.counters);
+        clients::on_closed(self, connection, cx);
+    }
+
+    /// When [`Broker::expire`] has something to do, in monotonic microseconds.
+    pub fn next_deadline(&self) -> Option<u64> {
+        [
+            self.holds.next_deadline(),
+            self.clients.next_deadline(),
+            self.offsets.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Answers every hold (19), as at its deadline; the broker stops.
+    pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
+        holds::answer_all(self, cx);
+        offsets::persist_now(self, cx);
+    }
+}

@@ -4,7 +4,10 @@
 //! simulated disk, network and clock. Memory that the kernel may touch is owned by the implementation from
 //! [`Io::submit`] until the operation's own completion, even when the connection is gone.
 
+pub mod buffers;
+pub mod fs;
 pub mod uring;
+pub mod worker;
 
 use crate::clock::Now;
 use bytes::{Bytes, BytesMut};
@@ -202,6 +205,7 @@ pub trait FileSystem {
     fn set_len(&mut self, file: File, len: u64) -> io::Result<()>;
     fn flush(&mut self, file: File) -> io::Result<()>;
     fn flush_directory(&mut self, directory: &Path) -> io::Result<()>;
+    /// Creates a file of that length with its blocks allocated, where the file system can.
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File>;
     fn remove(&mut self, path: &Path) -> io::Result<()>;
     /// Removes a directory and what is in it; absent is a success.

@@ -17,7 +17,7 @@
 //! Source: apache/rocketmq 4.9.8 `remoting/.../protocol/RocketMQSerializable.java`.
 
 use super::command::{
-    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Source, Span,
+    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Span,
 };
 use super::frame::Frame;
 use super::reader::Reader;
@@ -42,14 +42,10 @@ const LANGUAGES: [&str; 14] = [
 ];
 
 /// Copies a text into the scratch, since a binary header as a whole is no text that could be borrowed.
-fn keep(bytes: &[u8], text: &mut String) -> Result<Span, HeaderError> {
+fn keep(bytes: &[u8], text: &mut String) -> Span {
     let start = text.len();
-    text.push_str(std::str::from_utf8(bytes).map_err(|_| HeaderError::Utf8)?);
-    Ok(Span {
-        start,
-        end: text.len(),
-        source: Source::Scratch,
-    })
+    text.push_str(&String::from_utf8_lossy(bytes));
+    Span::scratch(start, text.len())
 }
 
 /// What a header says before its fields.
@@ -86,10 +82,10 @@ pub(super) fn decode<'a>(
     let envelope = read_envelope(frame.header).ok_or(HeaderError::Truncated)?;
     let remark = match envelope.remark {
         [] => None,
-        remark => Some(keep(remark, &mut scratch.text)?),
+        remark => Some(keep(remark, &mut scratch.text)),
     };
     decode_entries(envelope.entries, scratch)?;
-    let Scratch { text, entries } = scratch;
+    let Scratch { text, entries, .. } = scratch;
     let language = LANGUAGES.get(usize::from(envelope.language));
     Ok(Command {
         encoding: Encoding::Binary,
@@ -124,8 +120,8 @@ fn decode_entries(bytes: &[u8], scratch: &mut Scratch) -> Result<(), HeaderError
                 max: HEADER_FIELDS_MAX,
             });
         }
-        let name = keep(name, &mut scratch.text)?;
-        let value = keep(value, &mut scratch.text)?;
+        let name = keep(name, &mut scratch.text);
+        let value = keep(value, &mut scratch.text);
         scratch.entries.push(Entry { name, value });
     }
     Ok(())
@@ -217,16 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf8_is_refused() {
-        for header in [
-            header(0, b"\xFF", b""),
-            header(0, b"", &entry(b"\xFF", b"v")),
-            header(0, b"", &entry(b"k", b"\xFF")),
-        ] {
-            check(&header, |command| {
-                assert_eq!(command.err(), Some(HeaderError::Utf8));
-            });
-        }
+    fn bytes_that_are_not_utf8_are_replaced() {
+        check(
+            &header(0, b"\xFF", &entry(b"k\xFE", b"a\xFFb")),
+            |command| {
+                let command = command.expect("a header");
+                assert_eq!(command.remark, Some("\u{FFFD}"));
+                assert_eq!(command.fields.get("k\u{FFFD}"), Some("a\u{FFFD}b"));
+            },
+        );
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 use super::frame::Frame;
 use super::{binary, json};
+use crate::limits::HEADER_BYTES_MAX;
+use std::num::NonZeroU64;
 
 /// Serialize type of a header; the first byte of the header word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +31,6 @@ pub enum HeaderError {
     Json { at: u32 },
     #[error("binary header ends inside a field")]
     Truncated,
-    #[error("text is not UTF-8")]
-    Utf8,
     #[error("more than {max} fields")]
     TooManyFields { max: usize },
 }
@@ -41,6 +41,8 @@ pub struct Scratch {
     /// Unescaped text of strings that had escapes, and every text of a binary header.
     pub(super) text: String,
     pub(super) entries: Vec<Entry>,
+    /// A JSON header that was not UTF-8, made so.
+    pub(super) repaired: String,
 }
 
 impl Scratch {
@@ -50,30 +52,41 @@ impl Scratch {
     }
 }
 
-/// Place of a text: bytes `start..end` of the header or of the scratch.
+/// Place of a text: bytes of the header or of the scratch.
+///
+/// **Shape**: bit 63 tells the scratch from the header, then 31 bits of start and 32 of end; plus 1, so that an
+/// `Option<Span>` is a word too and travels in a register. Headers are far shorter than 2 GiB (`HEADER_BYTES_MAX`),
+/// and unescaped text is no longer than what it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub start: usize,
-    pub end: usize,
-    pub source: Source,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Header,
-    Scratch,
-}
+pub(super) struct Span(NonZeroU64);
 
 impl Span {
+    const SCRATCH_BIT: u64 = 1 << 63;
+
+    pub fn header(start: usize, end: usize) -> Self {
+        Self(NonZeroU64::MIN.saturating_add((start as u64) << 32 | end as u64))
+    }
+
+    pub fn scratch(start: usize, end: usize) -> Self {
+        Self(Self::header(start, end).0 | Self::SCRATCH_BIT)
+    }
+
     pub fn resolve<'a>(self, header: &'a str, text: &'a str) -> &'a str {
-        let source = match self.source {
-            Source::Header => header,
-            Source::Scratch => text,
+        let bits = self.0.get() - 1;
+        let source = if bits & Self::SCRATCH_BIT == 0 {
+            header
+        } else {
+            text
         };
+        let start = (bits & !Self::SCRATCH_BIT) >> 32;
+        let end = bits & u64::from(u32::MAX);
         // A span is made from the text that it is resolved against and ends at ASCII delimiters or whole texts.
-        source.get(self.start..self.end).unwrap_or_default()
+        let bytes = start as usize..end as usize;
+        source.get(bytes).unwrap_or_default()
     }
 }
+
+const _: () = assert!(HEADER_BYTES_MAX < 1 << 29, "a span of a repaired header");
 
 /// One field of the extFields.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +194,7 @@ pub(super) fn parse_bool(value: &str) -> bool {
 impl<'a> Command<'a> {
     /// Decodes the header of a frame. Tolerates every field order, missing `language`, `version`, `remark`,
     /// `extFields`, `serializeTypeCurrentRPC`, unknown keys, white space, null, numbers and booleans as field values.
+    /// Bytes that are not UTF-8 become U+FFFD, as in Java: C++ clients send texts of any charset.
     ///
     /// **Errors**: the header can't be read, so there is no opaque to answer to; the connection is closed.
     /// **Source**: apache/rocketmq 4.9.8 `remoting/.../protocol/RemotingCommand.java` `headerDecode`.

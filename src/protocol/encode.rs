@@ -4,6 +4,7 @@
 
 use super::command::{Encoding, VERSION};
 use super::frame::{HEADER_WORD_BYTES, LENGTH_PREFIX_BYTES};
+use super::scan::find_unwritable;
 use bytes::{BufMut, BytesMut};
 
 /// Largest header that the three bytes of the header word can tell.
@@ -105,10 +106,9 @@ fn put_number(out: &mut BytesMut, number: i32) {
 /// Appends a JSON string. Quotes, backslashes and control characters are escaped; the rest stays UTF-8.
 fn put_json_string(out: &mut BytesMut, text: &str) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let needs_escape = |&byte: &u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     let mut rest = text.as_bytes();
     out.put_u8(b'"');
-    while let Some(at) = rest.iter().position(needs_escape) {
+    while let Some(at) = find_unwritable(rest) {
         let byte = rest[at];
         out.put_slice(&rest[..at]);
         match byte {

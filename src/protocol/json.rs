@@ -6,9 +6,10 @@
 //! Nothing recurses: the nesting of what is skipped is kept in the bits of one word.
 
 use super::command::{
-    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Source, Span,
+    Command, Encoding, Entry, Fields, HeaderError, LANGUAGE_OTHER, Scratch, Span,
 };
 use super::frame::Frame;
+use super::scan;
 use crate::limits::{HEADER_DEPTH_MAX, HEADER_FIELDS_MAX};
 
 const _: () = assert!(
@@ -21,15 +22,28 @@ pub(super) fn decode<'a>(
     frame: &Frame<'a>,
     scratch: &'a mut Scratch,
 ) -> Result<Command<'a>, HeaderError> {
-    let header = std::str::from_utf8(frame.header).map_err(|_| HeaderError::Utf8)?;
+    let Scratch {
+        text,
+        entries,
+        repaired,
+    } = scratch;
+    let header = match std::str::from_utf8(frame.header) {
+        Ok(header) => header,
+        Err(_) => {
+            *repaired = String::from_utf8_lossy(frame.header).into_owned();
+            repaired
+        }
+    };
     let mut scanner = Scanner {
         header,
         bytes: header.as_bytes(),
         at: 0,
-        scratch,
+        text,
+        entries,
+        has_too_many_fields: false,
     };
-    let envelope = scanner.envelope()?;
-    let Scratch { text, entries } = scratch;
+    let envelope = scanner.envelope().ok_or_else(|| scanner.error())?;
+    let text: &str = text;
     let resolve = |span: Span| span.resolve(header, text);
     Ok(Command {
         encoding: Encoding::Json,
@@ -71,44 +85,68 @@ enum Key {
     Other,
 }
 
+/// A value where a text is wanted.
+enum Value {
+    Null,
+    Text(Span),
+}
+
+/// A key of an object, or its end.
+enum Next {
+    Key(Span),
+    End,
+}
+
+/// The state of a scan. Methods return `None` where the header is not JSON, with `at` on the byte that isn't: a
+/// `Result` with the error in it would be handed through memory on every call, which shows on the hot path.
 struct Scanner<'h, 's> {
     header: &'h str,
     /// The bytes of `header`.
     bytes: &'h [u8],
     /// Next byte to look at.
     at: usize,
-    scratch: &'s mut Scratch,
+    /// Unescaped texts.
+    text: &'s mut String,
+    entries: &'s mut Vec<Entry>,
+    /// The scan ended for this reason, not for its syntax.
+    has_too_many_fields: bool,
 }
 
 impl Scanner<'_, '_> {
-    fn envelope(&mut self) -> Result<Envelope, HeaderError> {
+    fn error(&self) -> HeaderError {
+        if self.has_too_many_fields {
+            let max = HEADER_FIELDS_MAX;
+            return HeaderError::TooManyFields { max };
+        }
+        HeaderError::Json {
+            at: u32::try_from(self.at).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn envelope(&mut self) -> Option<Envelope> {
         let mut envelope = Envelope::default();
         self.skip_space();
         self.expect(b'{')?;
         let mut first = true;
-        while let Some(key) = self.next_key(first)? {
+        while let Next::Key(key) = self.next_key(first)? {
             first = false;
             match self.key_of(key) {
                 Key::Code => envelope.code = self.integer()?,
-                Key::Language => envelope.language = self.value()?,
+                Key::Language => envelope.language = self.text()?,
                 Key::Version => envelope.version = self.integer()?,
                 Key::Opaque => envelope.opaque = self.integer()?,
                 Key::Flag => envelope.flag = self.integer()?,
-                Key::Remark => envelope.remark = self.value()?,
+                Key::Remark => envelope.remark = self.text()?,
                 Key::ExtFields => self.ext_fields()?,
                 Key::Other => self.skip_value()?,
             }
         }
         self.skip_space();
-        if self.at == self.bytes.len() {
-            Ok(envelope)
-        } else {
-            Err(self.error())
-        }
+        (self.at == self.bytes.len()).then_some(envelope)
     }
 
     fn key_of(&self, key: Span) -> Key {
-        match key.resolve(self.header, &self.scratch.text) {
+        match key.resolve(self.header, self.text) {
             "code" => Key::Code,
             "language" => Key::Language,
             "version" => Key::Version,
@@ -121,49 +159,49 @@ impl Scanner<'_, '_> {
     }
 
     /// The object of fields, or null. A second one replaces the first.
-    fn ext_fields(&mut self) -> Result<(), HeaderError> {
-        self.scratch.entries.clear();
+    fn ext_fields(&mut self) -> Option<()> {
+        self.entries.clear();
         if self.peek() != Some(b'{') {
             return match self.literal()? {
-                Literal::Null => Ok(()),
-                Literal::Scalar(_) => Err(self.error()),
+                Value::Null => Some(()),
+                Value::Text(_) => None,
             };
         }
         self.at += 1;
         let mut first = true;
-        while let Some(name) = self.next_key(first)? {
+        while let Next::Key(name) = self.next_key(first)? {
             first = false;
             match self.value()? {
-                Some(value) => self.push(Entry { name, value })?,
-                None => self.remove(name),
+                Value::Text(value) => self.push(Entry { name, value })?,
+                Value::Null => self.remove(name),
             }
         }
-        Ok(())
+        Some(())
     }
 
-    fn push(&mut self, entry: Entry) -> Result<(), HeaderError> {
-        if self.scratch.entries.len() == HEADER_FIELDS_MAX {
-            return Err(HeaderError::TooManyFields {
-                max: HEADER_FIELDS_MAX,
-            });
+    fn push(&mut self, entry: Entry) -> Option<()> {
+        if self.entries.len() == HEADER_FIELDS_MAX {
+            self.has_too_many_fields = true;
+            return None;
         }
-        self.scratch.entries.push(entry);
-        Ok(())
+        self.entries.push(entry);
+        Some(())
     }
 
     /// A null is the last value of its name, so that earlier ones don't count.
     fn remove(&mut self, name: Span) {
-        let Scratch { text, entries } = &mut *self.scratch;
-        let name = name.resolve(self.header, text);
-        entries.retain(|entry| entry.name.resolve(self.header, text) != name);
+        let (header, text) = (self.header, &*self.text);
+        let name = name.resolve(header, text);
+        self.entries
+            .retain(|entry| entry.name.resolve(header, text) != name);
     }
 
-    /// The next key of an object, with the scanner on its value; `None` behind the closing brace.
-    fn next_key(&mut self, first: bool) -> Result<Option<Span>, HeaderError> {
+    /// The next key of an object, with the scanner on its value, or behind the closing brace.
+    fn next_key(&mut self, first: bool) -> Option<Next> {
         self.skip_space();
         if self.peek() == Some(b'}') {
             self.at += 1;
-            return Ok(None);
+            return Some(Next::End);
         }
         if !first {
             self.expect(b',')?;
@@ -173,154 +211,156 @@ impl Scanner<'_, '_> {
         self.skip_space();
         self.expect(b':')?;
         self.skip_space();
-        Ok(Some(key))
+        Some(Next::Key(key))
     }
 
-    /// Text of a value; `None` is null. A nested value is its JSON text, as in fastjson.
-    fn value(&mut self) -> Result<Option<Span>, HeaderError> {
+    /// Text of a value; null is none. The outer `None` is an error.
+    fn text(&mut self) -> Option<Option<Span>> {
+        Some(match self.value()? {
+            Value::Null => None,
+            Value::Text(span) => Some(span),
+        })
+    }
+
+    /// Text of a value. A nested value is its JSON text, as in fastjson.
+    fn value(&mut self) -> Option<Value> {
         match self.peek() {
-            Some(b'"') => self.string().map(Some),
+            Some(b'"') => Some(Value::Text(self.string()?)),
             Some(b'{' | b'[') => {
                 let start = self.at;
                 self.skip_container()?;
-                Ok(Some(span(start, self.at, Source::Header)))
+                Some(Value::Text(Span::header(start, self.at)))
             }
-            _ => match self.literal()? {
-                Literal::Null => Ok(None),
-                Literal::Scalar(span) => Ok(Some(span)),
-            },
+            _ => self.literal(),
         }
     }
 
-    fn integer(&mut self) -> Result<i32, HeaderError> {
+    fn integer(&mut self) -> Option<i32> {
         let at = self.at;
-        let Some(span) = self.value()? else {
-            return Ok(0);
+        let Some(span) = self.text()? else {
+            return Some(0);
         };
-        let text = span.resolve(self.header, &self.scratch.text);
-        text.parse().map_err(|_| error_at(at))
+        let number = span.resolve(self.header, self.text).parse().ok();
+        if number.is_none() {
+            self.at = at;
+        }
+        number
     }
 
     /// A string, with the scanner on its opening quote.
-    fn string(&mut self) -> Result<Span, HeaderError> {
+    fn string(&mut self) -> Option<Span> {
         self.expect(b'"')?;
         let start = self.at;
-        match self.find_quote_or_escape()? {
-            b'"' => {
-                let end = self.at;
-                self.at += 1;
-                Ok(span(start, end, Source::Header))
-            }
-            _ => self.escaped_string(start),
+        if self.find_quote_or_escape()? == b'"' {
+            let end = self.at;
+            self.at += 1;
+            Some(Span::header(start, end))
+        } else {
+            self.escaped_string(start)
         }
     }
 
     /// Moves to the next quote or backslash.
-    fn find_quote_or_escape(&mut self) -> Result<u8, HeaderError> {
+    fn find_quote_or_escape(&mut self) -> Option<u8> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        match rest.iter().position(|&byte| matches!(byte, b'"' | b'\\')) {
-            Some(distance) => {
-                self.at += distance;
-                Ok(rest[distance])
-            }
-            None => {
-                self.at = self.bytes.len();
-                Err(self.error())
-            }
-        }
+        let Some(distance) = scan::find_quote_or_escape(rest) else {
+            self.at = self.bytes.len();
+            return None;
+        };
+        self.at += distance;
+        self.peek()
     }
 
     /// A string that starts at `start`, with the scanner on its first backslash; goes into the scratch.
-    fn escaped_string(&mut self, start: usize) -> Result<Span, HeaderError> {
-        let text_start = self.scratch.text.len();
+    fn escaped_string(&mut self, start: usize) -> Option<Span> {
+        let text_start = self.text.len();
         let mut plain_start = start;
         loop {
             let stop = self.find_quote_or_escape()?;
             let plain = self.header.get(plain_start..self.at).unwrap_or_default();
-            self.scratch.text.push_str(plain);
+            self.text.push_str(plain);
             self.at += 1;
             if stop == b'"' {
                 break;
             }
             let character = self.escape()?;
-            self.scratch.text.push(character);
+            self.text.push(character);
             plain_start = self.at;
         }
-        Ok(span(text_start, self.scratch.text.len(), Source::Scratch))
+        Some(Span::scratch(text_start, self.text.len()))
     }
 
     /// The character of an escape, with the scanner behind its backslash.
-    fn escape(&mut self) -> Result<char, HeaderError> {
-        let byte = self.peek().ok_or_else(|| self.error())?;
-        self.at += 1;
-        Ok(match byte {
+    fn escape(&mut self) -> Option<char> {
+        let byte = self.peek()?;
+        let character = match byte {
             b'"' | b'\\' | b'/' => char::from(byte),
             b'b' => '\u{8}',
             b'f' => '\u{C}',
             b'n' => '\n',
             b'r' => '\r',
             b't' => '\t',
-            b'u' => return self.unicode_escape(),
-            _ => {
-                self.at -= 1;
-                return Err(self.error());
+            b'u' => {
+                self.at += 1;
+                return self.unicode_escape();
             }
-        })
+            _ => return None,
+        };
+        self.at += 1;
+        Some(character)
     }
 
     /// The character of `\uXXXX` or of a surrogate pair, with the scanner behind the `u`. Half a pair becomes
     /// U+FFFD: no UTF-8 text can hold it.
-    fn unicode_escape(&mut self) -> Result<char, HeaderError> {
+    fn unicode_escape(&mut self) -> Option<char> {
         let unit = self.hex_unit()?;
         if !(0xD800..0xDC00).contains(&unit) {
-            return Ok(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
+            return Some(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
         }
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         if !rest.starts_with(b"\\u") {
-            return Ok(char::REPLACEMENT_CHARACTER);
+            return Some(char::REPLACEMENT_CHARACTER);
         }
         let second_at = self.at;
         self.at += 2;
         let second = self.hex_unit()?;
         if (0xDC00..0xE000).contains(&second) {
             let code_point = 0x1_0000 + ((unit - 0xD800) << 10) + (second - 0xDC00);
-            Ok(char::from_u32(code_point).unwrap_or(char::REPLACEMENT_CHARACTER))
+            Some(char::from_u32(code_point).unwrap_or(char::REPLACEMENT_CHARACTER))
         } else {
             self.at = second_at;
-            Ok(char::REPLACEMENT_CHARACTER)
+            Some(char::REPLACEMENT_CHARACTER)
         }
     }
 
-    fn hex_unit(&mut self) -> Result<u32, HeaderError> {
+    fn hex_unit(&mut self) -> Option<u32> {
         let mut unit = 0;
         for _ in 0..4 {
-            let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
-            unit = unit * 16 + digit.ok_or_else(|| self.error())?;
+            let digit = char::from(self.peek()?).to_digit(16)?;
+            unit = unit * 16 + digit;
             self.at += 1;
         }
-        Ok(unit)
+        Some(unit)
     }
 
     /// null, true, false or a number. Numbers are not checked to the letter: they are texts to whoever reads them.
-    fn literal(&mut self) -> Result<Literal, HeaderError> {
+    fn literal(&mut self) -> Option<Value> {
         let start = self.at;
         let rest = self.bytes.get(start..).unwrap_or_default();
         let is_literal =
             |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let length = rest.iter().take_while(|byte| is_literal(byte)).count();
-        let scalar = match &rest[..length] {
-            b"null" => Literal::Null,
-            b"true" | b"false" => Literal::Scalar(span(start, start + length, Source::Header)),
-            [b'-' | b'0'..=b'9', ..] => {
-                Literal::Scalar(span(start, start + length, Source::Header))
-            }
-            _ => return Err(self.error()),
+        let text = Value::Text(Span::header(start, start + length));
+        let value = match &rest[..length] {
+            b"null" => Value::Null,
+            b"true" | b"false" | [b'-' | b'0'..=b'9', ..] => text,
+            _ => return None,
         };
         self.at += length;
-        Ok(scalar)
+        Some(value)
     }
 
-    fn skip_value(&mut self) -> Result<(), HeaderError> {
+    fn skip_value(&mut self) -> Option<()> {
         match self.peek() {
             Some(b'"') => self.skip_string(),
             Some(b'{' | b'[') => self.skip_container(),
@@ -328,22 +368,22 @@ impl Scanner<'_, '_> {
         }
     }
 
-    fn skip_string(&mut self) -> Result<(), HeaderError> {
+    fn skip_string(&mut self) -> Option<()> {
         self.expect(b'"')?;
         while self.find_quote_or_escape()? == b'\\' {
             self.at += 2;
         }
         self.at += 1;
-        Ok(())
+        Some(())
     }
 
     /// Skips an object or array and all in it. Brackets must match; commas and colons are not looked at.
-    fn skip_container(&mut self) -> Result<(), HeaderError> {
+    fn skip_container(&mut self) -> Option<()> {
         // One bit for each open container, the innermost lowest: 1 = object.
         let mut open: u64 = 0;
         let mut depth = 0;
         loop {
-            let byte = self.peek().ok_or_else(|| self.error())?;
+            let byte = self.peek()?;
             match byte {
                 b'"' => {
                     self.skip_string()?;
@@ -351,14 +391,14 @@ impl Scanner<'_, '_> {
                 }
                 b'{' | b'[' => {
                     if depth == HEADER_DEPTH_MAX {
-                        return Err(self.error());
+                        return None;
                     }
                     open = open << 1 | u64::from(byte == b'{');
                     depth += 1;
                 }
                 b'}' | b']' => {
                     if (open & 1 == 1) != (byte == b'}') {
-                        return Err(self.error());
+                        return None;
                     }
                     open >>= 1;
                     depth -= 1;
@@ -367,7 +407,7 @@ impl Scanner<'_, '_> {
             }
             self.at += 1;
             if depth == 0 {
-                return Ok(());
+                return Some(());
             }
         }
     }
@@ -382,31 +422,12 @@ impl Scanner<'_, '_> {
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), HeaderError> {
+    fn expect(&mut self, byte: u8) -> Option<()> {
         if self.peek() != Some(byte) {
-            return Err(self.error());
+            return None;
         }
         self.at += 1;
-        Ok(())
-    }
-
-    fn error(&self) -> HeaderError {
-        error_at(self.at)
-    }
-}
-
-enum Literal {
-    Null,
-    Scalar(Span),
-}
-
-fn span(start: usize, end: usize, source: Source) -> Span {
-    Span { start, end, source }
-}
-
-fn error_at(at: usize) -> HeaderError {
-    HeaderError::Json {
-        at: u32::try_from(at).unwrap_or(u32::MAX),
+        Some(())
     }
 }
 
@@ -634,19 +655,21 @@ mod tests {
         }
     }
 
+    /// Java puts U+FFFD in their place: a C++ client with texts in another charset is served, not cut off.
     #[test]
-    fn header_that_is_not_utf8_is_refused() {
+    fn bytes_that_are_not_utf8_are_replaced() {
         let frame = Frame {
             encoding: Encoding::Json,
-            header: b"{\"remark\":\"\xFF\"}",
+            header:
+                b"{\"extFields\":{\"b\":\"T\",\"i\":\"KEYS\\u0001\xD6\xF7\\u0002\"},\"opaque\":7}",
             body: b"",
             bytes: 0,
         };
         let mut scratch = Scratch::default();
-        assert_eq!(
-            Command::decode(&frame, &mut scratch).err(),
-            Some(HeaderError::Utf8)
-        );
+        let command = Command::decode(&frame, &mut scratch).expect("a header");
+        assert_eq!((command.opaque, command.fields.get("b")), (7, Some("T")));
+        let properties = command.fields.get("i");
+        assert_eq!(properties, Some("KEYS\u{1}\u{FFFD}\u{FFFD}\u{2}"));
     }
 
     #[test]

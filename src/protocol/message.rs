@@ -640,6 +640,7 @@ mod tests {
         assert_eq!(decode(&out).bytes.len(), record_bytes);
     }
 
+    /// Trap 40 of `semantics.md` section 19: the other bits, those of compression among them, pass unchanged.
     #[test]
     fn hosts_set_their_bits() {
         let v6 = address("[2001:db8::1]:10911");

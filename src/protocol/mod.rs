@@ -1,4 +1,5 @@
-//! The wire format without I/O: bytes in, borrowed views out; it allocates only into buffers it is handed.
+//! The wire format without I/O: bytes in, borrowed views out. What is on the path of a message allocates only into
+//! buffers it is handed; the JSON [`bodies`], which are not, become owned values.
 
 mod binary;
 pub mod bodies;
@@ -15,3 +16,4 @@ pub mod names;
 pub mod properties;
 mod reader;
 pub mod response;
+mod scan;

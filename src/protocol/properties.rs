@@ -101,6 +101,16 @@ pub fn remove(encoded: &mut String, key: &str) {
     }
 }
 
+/// Appends to `out` all pairs but those of `keys`; all other bytes stay as they are.
+pub fn copy_without(encoded: &str, keys: &[&str], out: &mut String) {
+    for piece in encoded.split_inclusive('\u{2}') {
+        let key = piece.split_once('\u{1}').map(|(key, _)| key);
+        if !key.is_some_and(|key| keys.contains(&key)) {
+            out.push_str(piece);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +188,16 @@ mod tests {
             let mut encoded = before.to_owned();
             remove(&mut encoded, key);
             assert_eq!(encoded, after, "{before:?} without {key}");
+            let mut copied = String::new();
+            copy_without(before, &[key], &mut copied);
+            assert_eq!(copied, after, "{before:?} without {key}");
         }
+    }
+
+    #[test]
+    fn several_keys_are_left_out_at_once() {
+        let mut copied = String::from("before");
+        copy_without("a\u{1}1\u{2}b\u{1}2\u{2}c\u{1}3", &["c", "a"], &mut copied);
+        assert_eq!(copied, "beforeb\u{1}2\u{2}");
     }
 }

@@ -335,6 +335,25 @@ mod tests {
         }
     }
 
+    /// Trap 23 of `semantics.md` section 19: Go drops a frame with a field that is not a string. Trap 16: Java
+    /// refuses to filter by SQL92 where the version is below 232.
+    #[test]
+    fn fields_are_strings_and_the_version_is_a_servers() {
+        let send = send_response(MessageIds::One(id("A")));
+        let offset = Response::with_header(ResponseHeader::Offset(7));
+        for response in [send, offset] {
+            let out = head(&response, i32::MIN, Encoding::Json);
+            let header: serde_json::Value = serde_json::from_slice(&out[8..]).expect("JSON");
+            let fields = header["extFields"].as_object().expect("fields");
+            assert!(
+                fields.values().all(serde_json::Value::is_string),
+                "{header}"
+            );
+            assert!(header["version"].as_i64() >= Some(232), "{header}");
+            assert_eq!(header["opaque"], i32::MIN);
+        }
+    }
+
     #[test]
     fn head_announces_the_body_that_follows() {
         let stored = Body::Stored {

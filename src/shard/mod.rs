@@ -1,1 +1,104 @@
-//! See ARCHITECTURE.md.
+//! Where the parts meet: everything that one core owns.
+//!
+//! **Lifecycle**: built by [`launch`] on its own thread, turned by [`Shard::turn`] until it has stopped.
+//! **Threads**: one shard per thread; nothing in here is shared but the mailbox and the doorbell.
+//! **Deliberately absent**: locks, a dispatch thread, sleeps, rescans of holds.
+
+pub mod acks;
+pub mod cold;
+pub mod connection;
+mod core;
+mod event_loop;
+pub mod files;
+pub mod launch;
+pub mod mailbox;
+pub mod outgoing;
+
+use crate::broker::{Addressed, Broker, Effects};
+use crate::clock::Now;
+use crate::control::mail::{FromShard, ToShard};
+use crate::ids::{ConnectionId, ShardId};
+use crate::io::{BufferId, Completion, Io, Socket};
+use crate::protocol::command::Scratch;
+use crate::stats::Counters;
+use crate::storage::{Arrival, FetchDone, Fetched, Missing, Store};
+use acks::Acks;
+use cold::ColdRequests;
+use connection::Connections;
+use files::ConfigFiles;
+use mailbox::Mailbox;
+use outgoing::Outgoing;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Kinds of [`crate::io::Token`] that the shard itself uses; the store has its own range.
+pub(crate) mod token_kind {
+    pub const ACCEPT: u8 = 1;
+    pub const RECEIVE: u8 = 2;
+    pub const SEND: u8 = 3;
+    pub const CLOSE: u8 = 4;
+    pub const CONFIG_FILE: u8 = 5;
+}
+
+/// How a shard reports to the control thread; bounded, never blocks. `Err` gives the mail back.
+pub type Report = Box<dyn FnMut(FromShard) -> Result<(), FromShard> + Send>;
+
+/// Where a shard stands between its start and its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Serving,
+    /// No longer accepts; answers holds, flushes, writes the checkpoint, sends what is queued. Ends at the deadline
+    /// (monotonic microseconds) at the latest.
+    Stopping {
+        deadline_us: u64,
+    },
+    Stopped,
+}
+
+/// Everything one core owns but the I/O backend.
+pub struct Core {
+    pub id: ShardId,
+    pub store: Store,
+    pub broker: Broker,
+    pub counters: Counters,
+    pub(crate) phase: Phase,
+    pub(crate) now: Now,
+    pub(crate) connections: Connections,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) acks: Acks,
+    pub(crate) cold: ColdRequests,
+    pub(crate) files: ConfigFiles,
+    pub(crate) effects: Effects,
+    /// Memory of the header decoder.
+    pub(crate) scratch: Scratch,
+    /// Answers that wait until the name servers know of a change, by registration sequence.
+    pub(crate) registrations: VecDeque<(u64, Addressed)>,
+    pub(crate) registration_sequence: u64,
+    /// Connections to close in this turn, and why.
+    pub(crate) closing: Vec<(ConnectionId, &'static str)>,
+    /// Reads to start in this turn.
+    pub(crate) fetches_wanted: Vec<(u64, SmallVec<[Missing; 4]>, Fetched)>,
+    /// Mail that the control thread had no room for; sent first at the next turn.
+    pub(crate) unsent: VecDeque<FromShard>,
+    pub(crate) report: Report,
+    /// When to look for silent connections next, in monotonic microseconds.
+    pub(crate) idle_scan_us: Option<u64>,
+    /// Opaque of the next request to a client.
+    pub(crate) next_opaque: i32,
+}
+
+/// One shard: its state and its ring.
+pub struct Shard<I: Io> {
+    pub core: Core,
+    pub(crate) io: I,
+    pub(crate) listener: Socket,
+    pub(crate) listening: bool,
+    pub(crate) accept_armed: bool,
+    pub(crate) mailbox: Mailbox<ToShard>,
+    pub(crate) completions: Vec<Completion>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) fetches: Vec<FetchDone>,
+    pub(crate) lent: Vec<BufferId>,
+    /// Connections whose multishot receive ended for want of buffers.
+    pub(crate) starved: Vec<ConnectionId>,
+}

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// configuration is lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SubscriptionGroupConfig {
+pub struct GroupConfig {
     #[serde(deserialize_with = "lenient::or_default")]
     pub attributes: BTreeMap<String, String>,
     #[serde(deserialize_with = "lenient::integer")]
@@ -33,7 +33,7 @@ pub struct SubscriptionGroupConfig {
     #[serde(deserialize_with = "lenient::integer")]
     pub retry_max_times: i32,
     #[serde(deserialize_with = "lenient::integer")]
-    pub retry_queue_nums: i32,
+    pub retry_queue_nums: u32,
     #[serde(deserialize_with = "lenient::integer")]
     pub which_broker_when_consume_slowly: i64,
     /// Everything else, as it was.
@@ -41,7 +41,7 @@ pub struct SubscriptionGroupConfig {
     pub other: Map<String, Value>,
 }
 
-impl Default for SubscriptionGroupConfig {
+impl Default for GroupConfig {
     /// Java's values where a key is missing.
     fn default() -> Self {
         Self {
@@ -66,22 +66,22 @@ impl Default for SubscriptionGroupConfig {
 /// Body of 225.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SubscriptionGroupList {
+pub struct GroupConfigList {
     #[serde(deserialize_with = "lenient::or_default")]
-    pub group_config_list: Vec<SubscriptionGroupConfig>,
+    pub group_config_list: Vec<GroupConfig>,
 }
 
 /// All groups of a broker: answer to 201, and the file `subscriptionGroup.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SubscriptionGroupWrapper {
+pub struct GroupTable {
     #[serde(deserialize_with = "lenient::or_default")]
     pub data_version: DataVersion,
     /// 5.x: topics that a group may not read, by group.
     #[serde(deserialize_with = "lenient::or_default")]
-    pub forbidden_table: BTreeMap<String, BTreeMap<String, i32>>,
+    pub forbidden_table: BTreeMap<String, BTreeMap<String, i64>>,
     #[serde(deserialize_with = "lenient::or_default")]
-    pub subscription_group_table: BTreeMap<String, SubscriptionGroupConfig>,
+    pub subscription_group_table: BTreeMap<String, GroupConfig>,
 }
 
 #[cfg(test)]
@@ -92,12 +92,12 @@ mod tests {
     #[test]
     fn group_of_4_9_is_read() {
         let body = br#"{"brokerId":0,"consumeBroadcastEnable":false,"consumeEnable":true,"consumeFromMinEnable":false,"groupName":"AdmG","notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}"#;
-        let group: SubscriptionGroupConfig = decode(body).expect("a group");
-        let expected = SubscriptionGroupConfig {
+        let group: GroupConfig = decode(body).expect("a group");
+        let expected = GroupConfig {
             consume_broadcast_enable: false,
             consume_from_min_enable: false,
             group_name: "AdmG".to_owned(),
-            ..SubscriptionGroupConfig::default()
+            ..GroupConfig::default()
         };
         assert_eq!(group, expected);
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn group_of_5_keeps_what_is_unknown_here() {
         let body = r#"{"attributes":{"a":"b"},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,"groupName":"G","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":-1,"retryQueueNums":1,"subscriptionDataSet":null,"whichBrokerWhenConsumeSlowly":1,"big":9223372036854775807}"#;
-        let group: SubscriptionGroupConfig = decode(body.as_bytes()).expect("a group");
+        let group: GroupConfig = decode(body.as_bytes()).expect("a group");
         assert_eq!((&*group.group_name, group.retry_max_times), ("G", -1));
         let before: Value = serde_json::from_str(body).expect("JSON");
         let after: Value = serde_json::from_slice(&encode(&group)).expect("JSON");
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn table_is_read_and_written_alike() {
         let body = r#"{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"forbiddenTable":{"G":{"T":1}},"subscriptionGroupTable":{"":{"groupName":""},"G":{"groupName":"G"}}}"#;
-        let table: SubscriptionGroupWrapper = decode(body.as_bytes()).expect("a table");
+        let table: GroupTable = decode(body.as_bytes()).expect("a table");
         assert_eq!(table.subscription_group_table.len(), 2);
         assert_eq!(table.forbidden_table["G"]["T"], 1);
-        let again: SubscriptionGroupWrapper = decode(&encode(&table)).expect("a table");
+        let again: GroupTable = decode(&encode(&table)).expect("a table");
         assert_eq!(again, table);
         assert_eq!(
-            encode(&SubscriptionGroupWrapper::default()),
+            encode(&GroupTable::default()),
             br#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"forbiddenTable":{},"subscriptionGroupTable":{}}"#
         );
     }

@@ -3,45 +3,46 @@
 //! Java and Go send names of enumerations, C++ sends ordinals, quotes the version of a subscription and leaves the
 //! tags and their codes out: whoever filters has to take them from `sub_string`.
 
-use super::lenient::{self, declare_java_enum};
-use serde::{Deserialize, Serialize};
+use super::lenient::{self, EnumNames};
+use serde::{Deserialize, Deserializer, Serialize};
 
-declare_java_enum! {
-    /// How a group gets its messages.
-    ConsumeType, default Passively:
-    /// Pulled by the application.
-    Actively = "CONSUME_ACTIVELY",
-    /// Pulled by the client, pushed to the application.
-    Passively = "CONSUME_PASSIVELY",
-    /// Popped.
-    Pop = "CONSUME_POP",
+/// Names of constants by their ordinals. Source: apache/rocketmq 4.9.8 `common/.../protocol/heartbeat/`.
+const CONSUME_TYPE: EnumNames = EnumNames {
+    names: &["CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"],
+    default: "CONSUME_PASSIVELY",
+};
+const MESSAGE_MODEL: EnumNames = EnumNames {
+    names: &["BROADCASTING", "CLUSTERING"],
+    default: "CLUSTERING",
+};
+const CONSUME_FROM_WHERE: EnumNames = EnumNames {
+    names: &[
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ],
+    default: "CONSUME_FROM_LAST_OFFSET",
+};
+
+fn consume_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    CONSUME_TYPE.deserialize(deserializer)
 }
 
-declare_java_enum! {
-    /// Whether the members of a group share its messages.
-    MessageModel, default Clustering:
-    /// Each member gets every message; offsets stay with the client.
-    Broadcasting = "BROADCASTING",
-    /// Each message goes to one member.
-    Clustering = "CLUSTERING",
+fn message_model<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    MESSAGE_MODEL.deserialize(deserializer)
 }
 
-declare_java_enum! {
-    /// Where a group without an offset starts.
-    ConsumeFromWhere, default LastOffset:
-    LastOffset = "CONSUME_FROM_LAST_OFFSET",
-    /// Deprecated, as the next two are.
-    LastOffsetAndMinAtFirst = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
-    MinOffset = "CONSUME_FROM_MIN_OFFSET",
-    MaxOffset = "CONSUME_FROM_MAX_OFFSET",
-    FirstOffset = "CONSUME_FROM_FIRST_OFFSET",
-    Timestamp = "CONSUME_FROM_TIMESTAMP",
+fn consume_from_where<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    CONSUME_FROM_WHERE.deserialize(deserializer)
 }
 
 /// Body of 34: what a client is, sent to every broker each 30 s.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct HeartbeatData {
+pub struct Heartbeat {
     #[serde(rename = "clientID", deserialize_with = "lenient::or_default")]
     pub client_id: String,
     #[serde(deserialize_with = "lenient::or_default")]
@@ -63,22 +64,42 @@ pub struct ProducerData {
     pub group_name: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A group of a client and what it wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ConsumerData {
-    pub consume_from_where: ConsumeFromWhere,
-    pub consume_type: ConsumeType,
+    /// `CONSUME_FROM_LAST_OFFSET`, `CONSUME_FROM_FIRST_OFFSET`, `CONSUME_FROM_TIMESTAMP`, or a deprecated one.
+    #[serde(deserialize_with = "consume_from_where")]
+    pub consume_from_where: String,
+    /// `CONSUME_PASSIVELY` (push), `CONSUME_ACTIVELY` (pull), `CONSUME_POP`.
+    #[serde(deserialize_with = "consume_type")]
+    pub consume_type: String,
     #[serde(deserialize_with = "lenient::or_default")]
     pub group_name: String,
-    pub message_model: MessageModel,
+    /// `CLUSTERING` or `BROADCASTING`.
+    #[serde(deserialize_with = "message_model")]
+    pub message_model: String,
     #[serde(deserialize_with = "lenient::or_default")]
     pub subscription_data_set: Vec<SubscriptionData>,
     #[serde(deserialize_with = "lenient::boolean")]
     pub unit_mode: bool,
 }
 
+impl Default for ConsumerData {
+    fn default() -> Self {
+        Self {
+            consume_from_where: CONSUME_FROM_WHERE.default.to_owned(),
+            consume_type: CONSUME_TYPE.default.to_owned(),
+            group_name: String::new(),
+            message_model: MESSAGE_MODEL.default.to_owned(),
+            subscription_data_set: Vec::new(),
+            unit_mode: false,
+        }
+    }
+}
+
 /// What a group wants of a topic.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SubscriptionData {
     #[serde(deserialize_with = "lenient::boolean")]
@@ -119,7 +140,7 @@ impl Default for SubscriptionData {
 /// Answer to 38: the ids of a group's members, the asker among them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ConsumerIdList {
+pub struct ConsumerIds {
     #[serde(deserialize_with = "lenient::or_default")]
     pub consumer_id_list: Vec<String>,
 }
@@ -127,7 +148,7 @@ pub struct ConsumerIdList {
 /// Body of 46: is this subscription possible?
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct CheckClientRequestBody {
+pub struct CheckClientConfig {
     #[serde(deserialize_with = "lenient::or_default")]
     pub client_id: String,
     #[serde(deserialize_with = "lenient::or_default")]
@@ -143,12 +164,12 @@ mod tests {
     use super::*;
     use crate::protocol::bodies::{decode, encode};
 
-    fn check(body: &str, expected: &HeartbeatData) {
-        let heartbeat: HeartbeatData =
+    fn check(body: &str, expected: &Heartbeat) {
+        let heartbeat: Heartbeat =
             decode(body.as_bytes()).unwrap_or_else(|e| panic!("{body}: {e}"));
         assert_eq!(heartbeat, *expected, "{body}");
         assert_eq!(
-            decode::<HeartbeatData>(&encode(&heartbeat)).ok().as_ref(),
+            decode::<Heartbeat>(&encode(&heartbeat)).ok().as_ref(),
             Some(expected)
         );
     }
@@ -162,14 +183,14 @@ mod tests {
         }
     }
 
-    fn heartbeat(consumers: Vec<ConsumerData>, producer: &str) -> HeartbeatData {
-        HeartbeatData {
+    fn heartbeat(consumers: Vec<ConsumerData>, producer: &str) -> Heartbeat {
+        Heartbeat {
             client_id: "c".to_owned(),
             consumer_data_set: consumers,
             producer_data_set: vec![ProducerData {
                 group_name: producer.to_owned(),
             }],
-            ..HeartbeatData::default()
+            ..Heartbeat::default()
         }
     }
 
@@ -191,12 +212,12 @@ mod tests {
             ..subscription("T", 1_700_000_000_000)
         };
         let consumer = ConsumerData {
-            consume_from_where: ConsumeFromWhere::Timestamp,
-            consume_type: ConsumeType::Pop,
-            message_model: MessageModel::Broadcasting,
+            consume_from_where: "CONSUME_FROM_TIMESTAMP".to_owned(),
+            consume_type: "CONSUME_POP".to_owned(),
+            message_model: "BROADCASTING".to_owned(),
             ..consumer(vec![tagged])
         };
-        let expected = HeartbeatData {
+        let expected = Heartbeat {
             heartbeat_fingerprint: 7,
             without_sub: true,
             ..heartbeat(vec![consumer], "CLIENT_INNER_PRODUCER")
@@ -214,7 +235,7 @@ mod tests {
             ..subscription("T", 1_700_000_000_000_000_000)
         };
         let consumer = ConsumerData {
-            consume_from_where: ConsumeFromWhere::FirstOffset,
+            consume_from_where: "CONSUME_FROM_FIRST_OFFSET".to_owned(),
             ..consumer(vec![coded])
         };
         check(body, &heartbeat(vec![consumer], "PG"));
@@ -227,42 +248,39 @@ mod tests {
             \"messageModel\":1,\"subscriptionDataSet\":[{\"subString\":\"*\",\"subVersion\":\"1796098548612\",\
             \"topic\":\"T\"}]}],\"producerDataSet\":[{\"groupName\":\"PG\"}]}\n";
         let consumer = consumer(vec![subscription("T", 1_796_098_548_612)]);
-        assert_eq!(consumer.message_model, MessageModel::Clustering);
-        assert_eq!(consumer.consume_type, ConsumeType::Passively);
+        assert_eq!(consumer.message_model, "CLUSTERING");
+        assert_eq!(consumer.consume_type, "CONSUME_PASSIVELY");
         check(body, &heartbeat(vec![consumer], "PG"));
     }
 
     #[test]
     fn nulls_missing_and_unknown_keys_are_defaults() {
         check(
-            r#"{"clientID":"c","consumerDataSet":[{"groupName":"G","consumeType":"NEW","messageModel":9,"consumeFromWhere":null,
+            r#"{"clientID":"c","consumerDataSet":[{"groupName":"G","consumeType":9,"messageModel":-1,"consumeFromWhere":null,
             "subscriptionDataSet":null,"newKey":{"a":[1]}}],"producerDataSet":[{"groupName":"PG"}],"another":null}"#,
             &heartbeat(vec![consumer(Vec::new())], "PG"),
         );
         check(
             r#"{"consumerDataSet":null,"producerDataSet":[]}"#,
-            &HeartbeatData::default(),
+            &Heartbeat::default(),
         );
     }
 
     #[test]
     fn consumer_id_list_is_the_captured_body() {
-        let list = ConsumerIdList {
+        let list = ConsumerIds {
             consumer_id_list: vec!["192.0.2.2@17845".to_owned()],
         };
         let body = encode(&list);
         assert_eq!(body, br#"{"consumerIdList":["192.0.2.2@17845"]}"#);
-        assert_eq!(decode::<ConsumerIdList>(&body).ok(), Some(list));
-        assert_eq!(
-            encode(&ConsumerIdList::default()),
-            br#"{"consumerIdList":[]}"#
-        );
+        assert_eq!(decode::<ConsumerIds>(&body).ok(), Some(list));
+        assert_eq!(encode(&ConsumerIds::default()), br#"{"consumerIdList":[]}"#);
     }
 
     #[test]
     fn check_of_a_client_is_read() {
         let body = br#"{"clientId":"c","group":"G","subscriptionData":{"expressionType":"SQL92","subString":"a > 1","topic":"T"}}"#;
-        let check: CheckClientRequestBody = decode(body).expect("a body");
+        let check: CheckClientConfig = decode(body).expect("a body");
         assert_eq!(
             (&*check.client_id, &*check.group, &*check.namespace),
             ("c", "G", "")

@@ -122,104 +122,47 @@ impl Visitor<'_> for BooleanVisitor {
     }
 }
 
-/// An enumeration of Java. Its ordinals are the positions in `ALL`; unknown ones and null are the default, as
-/// fastjson makes them null.
-pub(super) trait JavaEnum: Copy + Default + 'static {
-    const ALL: &'static [(Self, &'static str)];
+/// The name of a constant of Java, sent as such or, by C++, as its ordinal; null is the default. An unknown name is
+/// kept; an unknown ordinal, at which Java refuses the body, is the default.
+pub(super) struct EnumNames {
+    pub names: &'static [&'static str],
+    pub default: &'static str,
+}
 
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(_, known)| *known == name)
-            .map(|(value, _)| *value)
+impl EnumNames {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        &self,
+        deserializer: D,
+    ) -> Result<String, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-/// Reads an enumeration by name or, as C++ sends it, by ordinal.
-pub(super) fn java_enum<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: JavaEnum,
-{
-    deserializer.deserialize_any(EnumVisitor(PhantomData))
-}
-
-struct EnumVisitor<T>(PhantomData<T>);
-
-impl<T: JavaEnum> Visitor<'_> for EnumVisitor<T> {
-    type Value = T;
+impl Visitor<'_> for &EnumNames {
+    type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name or a number of an enumeration")
     }
 
-    fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
-        Ok(T::from_name(name).unwrap_or_default())
+    fn visit_str<E: Error>(self, name: &str) -> Result<String, E> {
+        Ok(name.to_owned())
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<T, E> {
-        Ok(T::default())
+    fn visit_i64<E: Error>(self, _: i64) -> Result<String, E> {
+        Ok(self.default.to_owned())
     }
 
-    fn visit_u64<E: Error>(self, ordinal: u64) -> Result<T, E> {
-        let known = usize::try_from(ordinal)
-            .ok()
-            .and_then(|ordinal| T::ALL.get(ordinal));
-        Ok(known.map_or_else(T::default, |(value, _)| *value))
+    fn visit_u64<E: Error>(self, ordinal: u64) -> Result<String, E> {
+        let ordinal = usize::try_from(ordinal).unwrap_or(usize::MAX);
+        let name = self.names.get(ordinal).unwrap_or(&self.default);
+        Ok((*name).to_owned())
     }
 
-    fn visit_unit<E: Error>(self) -> Result<T, E> {
-        Ok(T::default())
+    fn visit_unit<E: Error>(self) -> Result<String, E> {
+        Ok(self.default.to_owned())
     }
 }
-
-/// Declares an enumeration of Java with its names, in the order of its ordinals. The first named is the default.
-macro_rules! java_enum {
-    ($(#[$doc:meta])* $type:ident, default $default:ident: $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl Default for $type {
-            fn default() -> Self {
-                Self::$default
-            }
-        }
-
-        impl $crate::protocol::bodies::lenient::JavaEnum for $type {
-            const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $name)),+];
-        }
-
-        impl $type {
-            /// Java's name of the constant.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-
-            /// The constant of that name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                $crate::protocol::bodies::lenient::JavaEnum::from_name(name)
-            }
-        }
-
-        impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.name())
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::protocol::bodies::lenient::java_enum(deserializer)
-            }
-        }
-    };
-}
-pub(super) use java_enum as declare_java_enum;
 
 #[cfg(test)]
 mod tests {

@@ -20,6 +20,16 @@ pub mod stats;
 pub mod tables;
 pub mod topics;
 
+pub use groups::*;
+pub use heartbeat::*;
+pub use locks::*;
+pub use offsets::*;
+pub use registration::*;
+pub use routes::*;
+pub use stats::*;
+pub use tables::*;
+pub use topics::*;
+
 use super::fastjson;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -56,7 +66,7 @@ pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
     serde_json::to_vec(body).expect("keys are texts or integers, and memory takes every write")
 }
 
-/// Writes a JSON body with bare integer keys, `{0:5}`, as fastjson does.
+/// Writes a JSON body with bare integer keys, `{0:5}`, as fastjson does. Keys have 32 or 64 bits.
 pub fn encode_bare_keys<T: Serialize>(body: &T) -> Vec<u8> {
     let mut out = Vec::new();
     let mut serializer =
@@ -139,6 +149,16 @@ impl Formatter for BareKeys {
         self.start_integer();
         CompactFormatter.write_i64(out, number)
     }
+
+    fn write_u32<W: Write + ?Sized>(&mut self, out: &mut W, number: u32) -> IoResult<()> {
+        self.start_integer();
+        CompactFormatter.write_u32(out, number)
+    }
+
+    fn write_u64<W: Write + ?Sized>(&mut self, out: &mut W, number: u64) -> IoResult<()> {
+        self.start_integer();
+        CompactFormatter.write_u64(out, number)
+    }
 }
 
 /// A queue as Java names it; the key of maps in statistics.
@@ -151,6 +171,16 @@ pub struct MessageQueue {
     pub queue_id: i32,
     #[serde(deserialize_with = "lenient::or_default")]
     pub topic: String,
+}
+
+impl MessageQueue {
+    pub fn new(broker_name: &str, topic: &str, queue_id: u32) -> Self {
+        Self {
+            broker_name: broker_name.to_owned(),
+            queue_id: queue_id as i32,
+            topic: topic.to_owned(),
+        }
+    }
 }
 
 /// Version of a table: which of two is newer. Body of 322 and its answer.
@@ -166,6 +196,14 @@ pub struct DataVersion {
     /// Milliseconds.
     #[serde(deserialize_with = "lenient::integer")]
     pub timestamp: i64,
+}
+
+impl DataVersion {
+    /// Counts one more change of the table.
+    pub fn bump(&mut self, wall_ms: u64) {
+        self.counter = self.counter.saturating_add(1);
+        self.timestamp = i64::try_from(wall_ms).unwrap_or(i64::MAX);
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +227,13 @@ mod tests {
             std::str::from_utf8(&quoted),
             Ok(r#"{"":{},"a\u0001\"":{"-1":9223372036854775807,"0":5}}"#)
         );
+        let unsigned = BTreeMap::from([(7_u32, BTreeMap::from([(u64::MAX, "x")]))]);
+        assert_eq!(
+            encode_bare_keys(&unsigned),
+            br#"{7:{18446744073709551615:"x"}}"#
+        );
+        let signed = BTreeMap::from([(-7_i32, ())]);
+        assert_eq!(encode_bare_keys(&signed), b"{-7:null}");
         let texts = encode_bare_keys(&["", "x", "1"]);
         assert_eq!(texts, br#"["","x","1"]"#);
     }
@@ -218,6 +263,14 @@ mod tests {
         }
         let body = encode(&DataVersion::default());
         assert_eq!(body, br#"{"counter":0,"stateVersion":0,"timestamp":0}"#);
+    }
+
+    #[test]
+    fn bump_counts_changes() {
+        let mut version = DataVersion::default();
+        version.bump(7);
+        version.bump(9);
+        assert_eq!((version.counter, version.timestamp), (2, 9));
     }
 
     #[test]

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 
 /// Committed offsets of all groups.
 ///
-/// It is written with bare queue ids, the form in which 4.9 and 5.x write it themselves, and read in either.
+/// Both lines read it with bare and with quoted queue ids; [`Self::encode`] writes bare ones, as they do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ConsumerOffsets {
+pub struct OffsetTable {
     /// 5.x; 4.9 ignores it.
     #[serde(deserialize_with = "lenient::or_default")]
     pub data_version: DataVersion,
     /// Offset by queue id, by `topic@group`.
     #[serde(deserialize_with = "lenient::or_default")]
-    pub offset_table: BTreeMap<String, BTreeMap<i32, i64>>,
+    pub offset_table: BTreeMap<String, BTreeMap<u32, i64>>,
 }
 
-impl ConsumerOffsets {
+impl OffsetTable {
     pub fn encode(&self) -> Vec<u8> {
         super::encode_bare_keys(self)
     }
@@ -42,11 +42,11 @@ pub fn split_topic_at_group(key: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn offsets() -> ConsumerOffsets {
+    fn offsets() -> OffsetTable {
         let key = topic_at_group("T", "G");
-        ConsumerOffsets {
+        OffsetTable {
             offset_table: BTreeMap::from([(key, BTreeMap::from([(0, 4), (3, i64::MAX)]))]),
-            ..ConsumerOffsets::default()
+            ..OffsetTable::default()
         }
     }
 
@@ -57,7 +57,7 @@ mod tests {
             r#"{"offsetTable":{"T@G":{"0":4,"3":9223372036854775807}}}"#,
             r#"{"dataVersion":null,"offsetTable":{"T@G":{ 0 :4,"3":9223372036854775807}},"resetOffsetTable":{}}"#,
         ] {
-            let read = ConsumerOffsets::decode(text.as_bytes());
+            let read = OffsetTable::decode(text.as_bytes());
             assert_eq!(read.ok(), Some(offsets()), "{text}");
         }
     }
@@ -67,7 +67,7 @@ mod tests {
         let text = offsets().encode();
         let expected = r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{"T@G":{0:4,3:9223372036854775807}}}"#;
         assert_eq!(std::str::from_utf8(&text), Ok(expected));
-        assert_eq!(ConsumerOffsets::decode(&text).ok(), Some(offsets()));
+        assert_eq!(OffsetTable::decode(&text).ok(), Some(offsets()));
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! length, data version as JSON
 //! count of topics, then for each: length, "name read write perm filterType [attributes]"
 //! length, list of filter servers as JSON
-//! count of mappings, then for each: length, mapping as JSON         (5.x; may be missing)
+//! count of mappings of static topics, then for each: length, mapping as JSON       (5.x; may be missing)
 //! ```
 //!
 //! Source: apache/rocketmq 5.3 `remoting/.../protocol/body/RegisterBrokerBody.java`.
 
-use super::topics::{TopicConfig, TopicConfigSerializeWrapper};
+use super::topics::{MappedTopicTable, TopicConfig, TopicTable};
 use super::{BodyError, lenient};
 use crate::limits::REGISTRATION_BYTES_MAX;
 use crate::protocol::hash;
@@ -19,7 +19,6 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::io::{Error as IoError, ErrorKind, Read, Write};
 
 /// How the body of a registration is written; the field `compressed` of its header.
@@ -29,14 +28,14 @@ pub enum RegistrationForm {
     Compressed,
 }
 
-/// Topics and filter servers of a broker.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Topics and filter servers of a broker. Static topics, which only 5.x has, are neither read nor written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct RegisterBrokerBody {
+pub struct Registration {
     #[serde(deserialize_with = "lenient::or_default")]
     pub filter_server_list: Vec<String>,
     #[serde(deserialize_with = "lenient::or_default")]
-    pub topic_config_serialize_wrapper: TopicConfigSerializeWrapper,
+    pub topic_config_serialize_wrapper: TopicTable,
 }
 
 /// Checks the field `bodyCrc32` of a registration; 0 or missing is no CRC.
@@ -54,10 +53,13 @@ pub fn check_body_crc(body: &[u8], announced: Option<u32>) -> Result<(), BodyErr
     }
 }
 
-impl RegisterBrokerBody {
+impl Registration {
     pub fn encode(&self, form: RegistrationForm) -> Vec<u8> {
         match form {
-            RegistrationForm::Json => super::encode(self),
+            RegistrationForm::Json => encode_json(
+                &self.filter_server_list,
+                &self.topic_config_serialize_wrapper,
+            ),
             RegistrationForm::Compressed => compress(&self.to_parts()),
         }
     }
@@ -81,10 +83,8 @@ impl RegisterBrokerBody {
             put_part(&mut parts, topic.to_text().as_bytes());
         }
         put_part(&mut parts, &super::encode(&self.filter_server_list));
-        put_length(&mut parts, table.topic_queue_mapping_info_map.len());
-        for mapping in table.topic_queue_mapping_info_map.values() {
-            put_part(&mut parts, &super::encode(mapping));
-        }
+        // No mappings of static topics.
+        put_length(&mut parts, 0);
         parts
     }
 
@@ -102,19 +102,33 @@ impl RegisterBrokerBody {
         }
         // Java keeps the registration where this list can't be read.
         body.filter_server_list = super::decode(take_part(&mut reader)?).unwrap_or_default();
-        if reader.is_empty() {
-            return Ok(body);
-        }
-        for _ in 0..take_count(&mut reader)? {
-            let mapping: Value = super::decode(take_part(&mut reader)?)?;
-            if let Some(topic) = mapping.get("topic").and_then(Value::as_str) {
-                table
-                    .topic_queue_mapping_info_map
-                    .insert(topic.to_owned(), mapping);
-            }
-        }
         Ok(body)
     }
+
+    /// [`Self::decode`] of the compressed form.
+    pub fn decode_compressed(body: &[u8]) -> Result<Self, BodyError> {
+        Self::decode(body, RegistrationForm::Compressed)
+    }
+}
+
+impl TopicTable {
+    /// Body of 103 as JSON, without filter servers.
+    pub fn encode_registration(&self) -> Vec<u8> {
+        encode_json(&[], self)
+    }
+}
+
+fn encode_json(filter_server_list: &[String], table: &TopicTable) -> Vec<u8> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Body<'a> {
+        filter_server_list: &'a [String],
+        topic_config_serialize_wrapper: MappedTopicTable<'a>,
+    }
+    super::encode(&Body {
+        filter_server_list,
+        topic_config_serialize_wrapper: table.mapped(),
+    })
 }
 
 fn put_length(parts: &mut Vec<u8>, length: usize) {
@@ -159,17 +173,15 @@ fn inflate(body: &[u8]) -> Result<Vec<u8>, BodyError> {
 mod tests {
     use super::*;
     use crate::protocol::bodies::DataVersion;
-    use std::collections::BTreeMap;
 
-    fn body() -> RegisterBrokerBody {
+    fn body() -> Registration {
         let topic = |name: &str| TopicConfig {
             topic_name: name.to_owned(),
             ..TopicConfig::default()
         };
-        let mapping = serde_json::json!({"bname": "b", "topic": "S", "totalQueues": 4});
-        RegisterBrokerBody {
+        Registration {
             filter_server_list: vec!["10.0.0.1:30000".to_owned()],
-            topic_config_serialize_wrapper: TopicConfigSerializeWrapper {
+            topic_config_serialize_wrapper: TopicTable {
                 data_version: DataVersion {
                     counter: 12,
                     state_version: 0,
@@ -178,8 +190,6 @@ mod tests {
                 topic_config_table: ["TBW102", "S"]
                     .map(|name| (name.to_owned(), topic(name)))
                     .into(),
-                topic_queue_mapping_info_map: BTreeMap::from([("S".to_owned(), mapping)]),
-                ..TopicConfigSerializeWrapper::default()
             },
         }
     }
@@ -189,7 +199,7 @@ mod tests {
         for form in [RegistrationForm::Json, RegistrationForm::Compressed] {
             let bytes = body().encode(form);
             assert_eq!(
-                RegisterBrokerBody::decode(&bytes, form).ok(),
+                Registration::decode(&bytes, form).ok(),
                 Some(body()),
                 "{form:?}"
             );
@@ -209,35 +219,42 @@ mod tests {
         );
     }
 
-    /// A 4.9 broker's stream ends behind the filter servers.
+    /// A 4.9 broker's stream ends behind the filter servers; a 5.x broker's may go on with static topics.
     #[test]
-    fn mappings_may_be_missing() {
-        let mut expected = body();
-        expected
-            .topic_config_serialize_wrapper
-            .topic_queue_mapping_info_map
-            .clear();
-        let mut parts = expected.to_parts();
-        parts.truncate(parts.len() - 4);
-        let read = RegisterBrokerBody::decode(&compress(&parts), RegistrationForm::Compressed);
-        assert_eq!(read.ok(), Some(expected));
+    fn what_follows_the_filter_servers_is_not_read() {
+        let parts = body().to_parts();
+        let mapping = br#"{"bname":"b","topic":"S","totalQueues":4}"#;
+        let mut mapped = parts[..parts.len() - 4].to_vec();
+        put_length(&mut mapped, 1);
+        put_part(&mut mapped, mapping);
+        for parts in [&parts[..parts.len() - 4], &mapped] {
+            let read = Registration::decode_compressed(&compress(parts));
+            assert_eq!(read.ok(), Some(body()));
+        }
     }
 
     #[test]
     fn broken_streams_are_errors() {
-        let decode = |bytes: &[u8]| RegisterBrokerBody::decode(bytes, RegistrationForm::Compressed);
+        let decode = |bytes: &[u8]| Registration::decode(bytes, RegistrationForm::Compressed);
         assert!(matches!(decode(b"no zlib"), Err(BodyError::Compressed(_))));
         let whole = body().encode(RegistrationForm::Compressed);
         assert!(decode(&whole[..whole.len() / 2]).is_err());
         let parts = body().to_parts();
-        for length in 0..parts.len() - 1 {
-            // The stream may end behind the filter servers; everywhere else a cut is an error.
-            let read = decode(&compress(&parts[..length]));
-            assert!(
-                read.is_err() || read.is_ok_and(|cut| cut.filter_server_list.len() == 1),
-                "{length}"
-            );
+        for length in 0..parts.len() - 4 {
+            assert!(decode(&compress(&parts[..length])).is_err(), "{length}");
         }
+    }
+
+    #[test]
+    fn table_alone_is_a_registration() {
+        let mut expected = body();
+        expected.filter_server_list.clear();
+        let bytes = expected
+            .topic_config_serialize_wrapper
+            .encode_registration();
+        assert_eq!(bytes, expected.encode(RegistrationForm::Json));
+        let read = Registration::decode(&bytes, RegistrationForm::Json);
+        assert_eq!(read.ok(), Some(expected));
     }
 
     #[test]
@@ -245,7 +262,7 @@ mod tests {
         let bomb = compress(&vec![0; REGISTRATION_BYTES_MAX as usize + 1]);
         assert!(bomb.len() < 1 << 20);
         let error =
-            RegisterBrokerBody::decode(&bomb, RegistrationForm::Compressed).expect_err("too long");
+            Registration::decode(&bomb, RegistrationForm::Compressed).expect_err("too long");
         assert!(matches!(error, BodyError::Compressed(_)), "{error}");
     }
 

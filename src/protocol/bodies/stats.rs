@@ -81,6 +81,69 @@ impl ConsumeStats {
     }
 }
 
+/// One queue of 202.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    pub queue_id: u32,
+    pub min_offset: u64,
+    pub max_offset: u64,
+    /// Store time of the last message in ms; 0 without one.
+    pub last_update_ms: u64,
+}
+
+/// Answer to 202 for the queues of one topic.
+pub fn encode_topic_stats(broker_name: &str, topic: &str, queues: &[QueueStats]) -> Vec<u8> {
+    let row = |queue: &QueueStats| {
+        let offset = TopicOffset {
+            last_update_timestamp: queue.last_update_ms as i64,
+            max_offset: queue.max_offset as i64,
+            min_offset: queue.min_offset as i64,
+        };
+        (
+            MessageQueue::new(broker_name, topic, queue.queue_id),
+            offset,
+        )
+    };
+    let table = TopicStatsTable {
+        offset_table: queues.iter().map(row).collect(),
+        topic_put_tps: 0.0,
+    };
+    table.encode()
+}
+
+/// One queue of 208.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumeQueueStats {
+    pub topic: String,
+    pub queue_id: u32,
+    pub broker_offset: u64,
+    pub consumer_offset: u64,
+    pub pull_offset: u64,
+    /// Store time in ms of the last message consumed; 0 without one.
+    pub last_timestamp: u64,
+}
+
+/// Answer to 208 for the queues of one broker.
+pub fn encode_consume_stats(broker_name: &str, queues: &[ConsumeQueueStats]) -> Vec<u8> {
+    let row = |queue: &ConsumeQueueStats| {
+        let offset = OffsetWrapper {
+            broker_offset: queue.broker_offset as i64,
+            consumer_offset: queue.consumer_offset as i64,
+            last_timestamp: queue.last_timestamp as i64,
+            pull_offset: queue.pull_offset as i64,
+        };
+        (
+            MessageQueue::new(broker_name, &queue.topic, queue.queue_id),
+            offset,
+        )
+    };
+    let stats = ConsumeStats {
+        consume_tps: 0.0,
+        offset_table: queues.iter().map(row).collect(),
+    };
+    stats.encode()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +171,13 @@ mod tests {
         };
         assert_eq!(String::from_utf8(table.encode()).as_deref(), Ok(body));
         assert_eq!(TopicStatsTable::decode(body.as_bytes()).ok(), Some(table));
+        let row = QueueStats {
+            queue_id: 0,
+            min_offset: 0,
+            max_offset: 6,
+            last_update_ms: 1_700_000_000_000,
+        };
+        assert_eq!(encode_topic_stats("broker-a", "T", &[row]), body.as_bytes());
     }
 
     #[test]
@@ -125,6 +195,15 @@ mod tests {
         };
         assert_eq!(String::from_utf8(stats.encode()).as_deref(), Ok(body));
         assert_eq!(ConsumeStats::decode(body.as_bytes()).ok(), Some(stats));
+        let row = ConsumeQueueStats {
+            topic: "T".to_owned(),
+            queue_id: 0,
+            broker_offset: 6,
+            consumer_offset: 5,
+            pull_offset: 5,
+            last_timestamp: 1_700_000_000_000,
+        };
+        assert_eq!(encode_consume_stats("broker-a", &[row]), body.as_bytes());
     }
 
     #[test]

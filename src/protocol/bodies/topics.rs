@@ -1,29 +1,24 @@
 //! Configuration of topics: bodies of 18, 21, 103, 351, and the file `topics.json`.
 
-use super::lenient::{self, declare_java_enum};
-use super::{BodyError, DataVersion};
+use super::{BodyError, DataVersion, lenient};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Bits of `perm`.
 pub mod perm {
-    pub const PRIORITY: i32 = 8;
-    pub const READ: i32 = 4;
-    pub const WRITE: i32 = 2;
+    pub const PRIORITY: u32 = 8;
+    pub const READ: u32 = 4;
+    pub const WRITE: u32 = 2;
     /// The topic is a template for others.
-    pub const INHERIT: i32 = 1;
+    pub const INHERIT: u32 = 1;
 }
 
-declare_java_enum! {
-    /// Whether a message of the topic has one tag or several in its TAGS.
-    TopicFilterType, default SingleTag:
-    SingleTag = "SINGLE_TAG",
-    MultiTag = "MULTI_TAG",
-}
+/// Filter type of a topic whose messages have one tag each; the other is `MULTI_TAG`.
+pub const FILTER_TYPE_SINGLE_TAG: &str = "SINGLE_TAG";
 
-/// One topic. Numbers are as they were sent or stored; whether they make sense is the owner's to check.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Configuration of one topic on one broker. Numbers are as they were sent or stored; whether they make sense is
+/// the owner's to check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TopicConfig {
     /// 5.x, for example `{"message.type":"FIFO"}`.
@@ -31,17 +26,20 @@ pub struct TopicConfig {
     pub attributes: BTreeMap<String, String>,
     #[serde(deserialize_with = "lenient::boolean")]
     pub order: bool,
+    /// Bits of [`perm`].
     #[serde(deserialize_with = "lenient::integer")]
-    pub perm: i32,
+    pub perm: u32,
     #[serde(deserialize_with = "lenient::integer")]
-    pub read_queue_nums: i32,
-    pub topic_filter_type: TopicFilterType,
+    pub read_queue_nums: u32,
+    /// `SINGLE_TAG` or `MULTI_TAG`.
+    #[serde(deserialize_with = "lenient::or_default")]
+    pub topic_filter_type: String,
     #[serde(deserialize_with = "lenient::or_default")]
     pub topic_name: String,
     #[serde(deserialize_with = "lenient::integer")]
     pub topic_sys_flag: i32,
     #[serde(deserialize_with = "lenient::integer")]
-    pub write_queue_nums: i32,
+    pub write_queue_nums: u32,
 }
 
 impl Default for TopicConfig {
@@ -52,7 +50,7 @@ impl Default for TopicConfig {
             order: false,
             perm: perm::READ | perm::WRITE,
             read_queue_nums: 16,
-            topic_filter_type: TopicFilterType::default(),
+            topic_filter_type: FILTER_TYPE_SINGLE_TAG.to_owned(),
             topic_name: String::new(),
             topic_sys_flag: 0,
             write_queue_nums: 16,
@@ -61,9 +59,20 @@ impl Default for TopicConfig {
 }
 
 impl TopicConfig {
+    /// A topic with as many queues to read as to write.
+    pub fn new(name: &str, queue_nums: u32, perm: u32) -> Self {
+        Self {
+            topic_name: name.to_owned(),
+            read_queue_nums: queue_nums,
+            write_queue_nums: queue_nums,
+            perm,
+            ..Self::default()
+        }
+    }
+
     /// The text of a topic in a compressed registration: fields separated by one space.
     ///
-    /// Attributes are left out where there are none: 4.9 drops a topic whose text has more than five fields.
+    /// Attributes are left out where there are none: a 4.9 name server refuses a registration with a sixth field.
     /// **Source**: apache/rocketmq 5.3 `common/.../TopicConfig.java` `encode`.
     pub(super) fn to_text(&self) -> String {
         let mut text = format!(
@@ -72,7 +81,7 @@ impl TopicConfig {
             self.read_queue_nums,
             self.write_queue_nums,
             self.perm,
-            self.topic_filter_type.name()
+            self.topic_filter_type
         );
         if !self.attributes.is_empty() {
             text.push(' ');
@@ -93,7 +102,7 @@ impl TopicConfig {
             read_queue_nums: number()?,
             write_queue_nums: number()?,
             perm: number()?,
-            topic_filter_type: TopicFilterType::from_name(part()?).unwrap_or_default(),
+            topic_filter_type: part()?.to_owned(),
             attributes: parts
                 .next()
                 .and_then(|attributes| serde_json::from_str(attributes).ok())
@@ -111,28 +120,53 @@ pub struct TopicConfigList {
     pub topic_config_list: Vec<TopicConfig>,
 }
 
-/// All topics of a broker: answer to 21, part of 103, and the file `topics.json`.
-///
-/// The mapping fields are those of 5.x static topics, kept as they are.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// All topics of a broker: answer to 21, the larger part of 103, and the file `topics.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct TopicConfigSerializeWrapper {
+pub struct TopicTable {
     #[serde(deserialize_with = "lenient::or_default")]
     pub data_version: DataVersion,
     #[serde(deserialize_with = "lenient::or_default")]
-    pub mapping_data_version: DataVersion,
-    #[serde(deserialize_with = "lenient::or_default")]
     pub topic_config_table: BTreeMap<String, TopicConfig>,
-    #[serde(deserialize_with = "lenient::or_default")]
-    pub topic_queue_mapping_detail_map: BTreeMap<String, Value>,
-    #[serde(deserialize_with = "lenient::or_default")]
-    pub topic_queue_mapping_info_map: BTreeMap<String, Value>,
+}
+
+/// A table with the fields for static topics, which 5.x reads; there are none here.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MappedTopicTable<'a> {
+    data_version: &'a DataVersion,
+    mapping_data_version: DataVersion,
+    topic_config_table: &'a BTreeMap<String, TopicConfig>,
+    topic_queue_mapping_detail_map: BTreeMap<String, ()>,
+    topic_queue_mapping_info_map: BTreeMap<String, ()>,
+}
+
+impl TopicTable {
+    pub(super) fn mapped(&self) -> MappedTopicTable<'_> {
+        MappedTopicTable {
+            data_version: &self.data_version,
+            mapping_data_version: DataVersion::default(),
+            topic_config_table: &self.topic_config_table,
+            topic_queue_mapping_detail_map: BTreeMap::new(),
+            topic_queue_mapping_info_map: BTreeMap::new(),
+        }
+    }
+
+    /// Answer to 21.
+    pub fn encode(&self) -> Vec<u8> {
+        super::encode(&self.mapped())
+    }
+
+    /// Contents of `topics.json`.
+    pub fn encode_file(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("keys are texts, and memory takes every write")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::bodies::{decode, encode};
+    use crate::protocol::bodies::decode;
 
     fn config(topic_name: &str) -> TopicConfig {
         TopicConfig {
@@ -148,34 +182,34 @@ mod tests {
         let body = "{\n\t\"dataVersion\":{\n\t\t\"counter\":6,\n\t\t\"timestamp\":1796101773660\n\t},\n\t\"topicConfigTable\":{\n\t\t\"T\":{\n\
             \t\t\t\"order\":false,\n\t\t\t\"perm\":6,\n\t\t\t\"readQueueNums\":8,\n\t\t\t\"topicFilterType\":\"SINGLE_TAG\",\n\
             \t\t\t\"topicName\":\"T\",\n\t\t\t\"topicSysFlag\":0,\n\t\t\t\"writeQueueNums\":4\n\t\t}\n\t}\n}";
-        let table: TopicConfigSerializeWrapper = decode(body.as_bytes()).expect("a table");
-        let expected = TopicConfigSerializeWrapper {
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
+        let expected = TopicTable {
             data_version: DataVersion {
                 counter: 6,
                 state_version: 0,
                 timestamp: 1_796_101_773_660,
             },
             topic_config_table: BTreeMap::from([("T".to_owned(), config("T"))]),
-            ..TopicConfigSerializeWrapper::default()
         };
         assert_eq!(table, expected);
     }
 
     #[test]
     fn topics_of_5_are_read_and_written_alike() {
-        let body = r#"{"dataVersion":{"counter":12,"stateVersion":1,"timestamp":1700000000000},"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":7,"readQueueNums":8,"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":3,"writeQueueNums":4}},"topicQueueMappingDetailMap":{"T":{"currIdMap":{"0":1},"epoch":9}},"topicQueueMappingInfoMap":{}}"#;
-        let table: TopicConfigSerializeWrapper = decode(body.as_bytes()).expect("a table");
+        let body = r#"{"dataVersion":{"counter":12,"stateVersion":1,"timestamp":1700000000000},"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":7,"readQueueNums":8,"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":3,"writeQueueNums":4}},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}"#;
+        let table: TopicTable = decode(body.as_bytes()).expect("a table");
         let topic = &table.topic_config_table["T"];
         let expected = TopicConfig {
             attributes: BTreeMap::from([("message.type".to_owned(), "FIFO".to_owned())]),
             order: true,
             perm: perm::READ | perm::WRITE | perm::INHERIT,
-            topic_filter_type: TopicFilterType::MultiTag,
+            topic_filter_type: "MULTI_TAG".to_owned(),
             topic_sys_flag: 3,
             ..config("T")
         };
         assert_eq!(*topic, expected);
-        assert_eq!(String::from_utf8(encode(&table)).as_deref(), Ok(body));
+        assert_eq!(String::from_utf8(table.encode()).as_deref(), Ok(body));
+        assert_eq!(decode::<TopicTable>(&table.encode_file()).ok(), Some(table));
     }
 
     #[test]
@@ -195,7 +229,7 @@ mod tests {
     fn text_of_a_registration() {
         let with_attributes = TopicConfig {
             attributes: BTreeMap::from([("a".to_owned(), "b c".to_owned())]),
-            topic_filter_type: TopicFilterType::MultiTag,
+            topic_filter_type: "MULTI_TAG".to_owned(),
             ..config("T")
         };
         for (topic, text) in [

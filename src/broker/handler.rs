@@ -1,0 +1,62 @@
+//! Which function answers which request.
+
+use super::{Broker, Context, Outcome, Peer, admin, clients, offsets, pull, query, send};
+use crate::protocol::codes::{RequestCode as Code, ResponseCode};
+use crate::protocol::command::{Command, FieldError};
+use crate::protocol::response::Response;
+
+/// Runs one request. A response frame of a client asks for nothing.
+pub fn handle(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    peer: Peer,
+    cx: &mut Context<'_>,
+) -> Outcome {
+    if command.is_response() {
+        return Outcome::Nothing;
+    }
+    let outcome = match Code(command.code) {
+        Code::SEND_MESSAGE | Code::SEND_MESSAGE_V2 | Code::SEND_BATCH_MESSAGE => {
+            return send::handle(broker, command, peer, cx);
+        }
+        Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
+            return pull::handle(broker, command, peer, cx);
+        }
+        Code::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
+        Code::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),
+        Code::SEARCH_OFFSET_BY_TIMESTAMP => query::search_offset(broker, command, cx),
+        Code::GET_MAX_OFFSET => query::max_offset(broker, command, cx),
+        Code::GET_MIN_OFFSET => query::min_offset(broker, command, cx),
+        Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(broker, command, cx),
+        Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
+        Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
+        Code::UNREGISTER_CLIENT => clients::unregister(broker, command, peer, cx),
+        Code::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command),
+        Code::CHECK_CLIENT_CONFIG => clients::check_config(command),
+        Code::UPDATE_AND_CREATE_TOPIC => admin::update_topic(broker, command, cx),
+        Code::UPDATE_AND_CREATE_TOPIC_LIST => admin::update_topics(broker, command, cx),
+        Code::GET_ALL_TOPIC_CONFIG => admin::all_topics(broker),
+        Code::GET_TOPIC_CONFIG => admin::topic(broker, command),
+        Code::DELETE_TOPIC_IN_BROKER => admin::delete_topic(broker, command, cx),
+        Code::GET_TOPIC_STATS_INFO => admin::topic_stats(broker, command, cx),
+        Code::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => admin::update_group(broker, command, cx),
+        Code::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => admin::all_groups(broker),
+        Code::DELETE_SUBSCRIPTIONGROUP => admin::delete_group(broker, command, cx),
+        Code::GET_CONSUME_STATS => admin::consume_stats(broker, command, cx),
+        code => {
+            cx.counters.requests_unsupported += 1;
+            let name = code.name().map(|n| format!(" ({n})")).unwrap_or_default();
+            let remark = format!(" request type {}{name} not supported", code.0);
+            Ok(Outcome::Reply(Response::error(
+                ResponseCode::REQUEST_CODE_NOT_SUPPORTED,
+                remark,
+            )))
+        }
+    };
+    outcome.unwrap_or_else(|error: FieldError| {
+        Outcome::Reply(Response::error(
+            ResponseCode::SYSTEM_ERROR,
+            error.to_string(),
+        ))
+    })
+}

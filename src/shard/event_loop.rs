@@ -1,0 +1,298 @@
+//! The turn: completions in, one write, wakes, one send per connection, one kernel entry.
+
+use super::{Phase, Shard, token_kind};
+use crate::control::mail::{FromShard, ToShard};
+use crate::ids::ConnectionId;
+use crate::io::{Completion, DOORBELL, Done, Failed, Io, Op, Socket, Token};
+use crate::limits::SEND_SEGMENTS_MAX;
+use crate::storage;
+use std::net::SocketAddr;
+
+/// Most of what a stop may take before what is left is given up.
+const STOP_US: u64 = 4_500_000;
+
+impl<I: Io> Shard<I> {
+    /// Turns until the shard has stopped. **Errors**: the ring is broken; nothing can go on.
+    pub fn run(&mut self) -> std::io::Result<()> {
+        while self.core.phase != Phase::Stopped {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// What comes before the first turn: accept, the first registration.
+    pub(super) fn begin(&mut self) {
+        self.arm_accept();
+        let shard = self.core.id;
+        self.core.report(FromShard::Ready { shard });
+        self.core.perform_effects();
+    }
+
+    /// One turn. Everything in it sees the same instant.
+    pub fn turn(&mut self) -> std::io::Result<()> {
+        let deadline = self.core.next_deadline();
+        self.io.wait(deadline, &mut self.completions)?;
+        self.core.now = self.io.now();
+        self.core.counters.turns += 1;
+        self.run_completions();
+        self.take_mail();
+        self.core.expire();
+        self.core
+            .files
+            .retry(self.core.now.monotonic_us, &mut self.io);
+        self.store_turn();
+        self.perform();
+        self.send_dirty();
+        self.return_buffers();
+        self.advance_stop();
+        Ok(())
+    }
+
+    /// Writes what was appended; writes that complete at once make their messages visible in this very turn.
+    fn store_turn(&mut self) {
+        self.core.store.seal(self.core.now, &mut self.io);
+        self.io.ready(&mut self.completions);
+        self.run_completions();
+        self.core.deliver(&mut self.arrivals);
+    }
+
+    fn run_completions(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
+            self.on_completion(completion);
+        }
+        self.completions = completions;
+        let mut fetches = std::mem::take(&mut self.fetches);
+        for done in fetches.drain(..) {
+            self.core.on_fetched(done);
+        }
+        self.fetches = fetches;
+    }
+
+    fn on_completion(&mut self, completion: Completion) {
+        let token = completion.token;
+        if token == DOORBELL {
+            return;
+        }
+        if storage::TOKEN_KINDS.contains(&token.kind) {
+            let now = self.core.now;
+            self.core
+                .store
+                .on_completion(completion, now, &mut self.io, &mut self.fetches);
+            return;
+        }
+        let id = ConnectionId {
+            index: token.index,
+            generation: token.generation,
+        };
+        match token.kind {
+            token_kind::ACCEPT => self.on_accepted(completion),
+            token_kind::RECEIVE => self.on_received(id, completion.result, completion.more),
+            token_kind::SEND => self.on_sent(id, completion.result),
+            token_kind::CLOSE => self.on_closed(id),
+            token_kind::CONFIG_FILE => {
+                let failed = completion.result.err().map(|f| f.error());
+                self.core.files.on_replaced(
+                    token.index,
+                    failed,
+                    self.core.now.monotonic_us,
+                    &mut self.io,
+                );
+            }
+            kind => panic!("completion of an unknown kind {kind:#x}"),
+        }
+    }
+
+    fn on_accepted(&mut self, completion: Completion) {
+        if !completion.more {
+            self.accept_armed = false;
+        }
+        match completion.result {
+            Ok(Done::Accepted { socket, peer }) => self.admit(socket, peer),
+            Ok(other) => panic!("accept completed with {other:?}"),
+            Err(failed) => {
+                if self.listening {
+                    tracing::warn!(shard = %self.core.id, error = %failed.error(), "accept ended");
+                    self.core.counters.connections_refused += 1;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: Socket, peer: SocketAddr) {
+        match self.core.admit(socket, peer) {
+            Some(id) => self.arm_receive(id),
+            None => self.io.submit(
+                Token::new(token_kind::CLOSE, u32::MAX, 0),
+                Op::Close { socket },
+            ),
+        }
+    }
+
+    fn arm_accept(&mut self) {
+        if self.listening && !self.accept_armed {
+            self.accept_armed = true;
+            self.io.submit(
+                Token::new(token_kind::ACCEPT, 0, 0),
+                Op::Accept {
+                    listener: self.listener,
+                },
+            );
+        }
+    }
+
+    fn arm_receive(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.core.connections.open_mut(id) {
+            let token = Token::new(token_kind::RECEIVE, id.index, id.generation);
+            self.io.submit(
+                token,
+                Op::Receive {
+                    socket: connection.socket,
+                },
+            );
+        }
+    }
+
+    fn on_received(&mut self, id: ConnectionId, result: Result<Done, Failed>, more: bool) {
+        match result {
+            Ok(Done::Received { buffer, bytes }) => {
+                self.lent.push(buffer);
+                self.core.on_bytes(id, self.io.received(buffer, bytes));
+                if !more {
+                    self.arm_receive(id);
+                }
+            }
+            Ok(Done::ReceiveEnded) => self.core.close(id, "closed by the client"),
+            Ok(other) => panic!("receive completed with {other:?}"),
+            Err(failed) if failed.errno == libc::ENOBUFS => self.starved.push(id),
+            Err(_) => self.core.close(id, "receive failed"),
+        }
+    }
+
+    fn on_sent(&mut self, id: ConnectionId, result: Result<Done, Failed>) {
+        match result {
+            Ok(Done::Sent { bytes, segments }) => self.core.on_sent(id, bytes, segments),
+            Ok(other) => panic!("send completed with {other:?}"),
+            Err(_) => {
+                if let Some(connection) = self.core.connections.get_mut(id) {
+                    connection.sending = false;
+                }
+                self.core.close(id, "send failed");
+            }
+        }
+    }
+
+    fn on_closed(&mut self, id: ConnectionId) {
+        if self.core.connections.remove(id).is_some() {
+            self.core.counters.connections_closed += 1;
+            self.core.counters.connections_now -= 1;
+        }
+    }
+
+    fn take_mail(&mut self) {
+        while let Some(mail) = self.mailbox.take() {
+            match mail {
+                ToShard::CreateTopic(topic) => self.core.adopt_topic(topic),
+                ToShard::Registered { sequence } => self.core.on_registered(sequence),
+                ToShard::Stop => self.begin_stop(),
+            }
+        }
+    }
+
+    /// Carries out what the handlers asked for: files, reads, closes, mail.
+    fn perform(&mut self) {
+        self.core.perform_effects();
+        for (name, contents) in std::mem::take(&mut self.core.effects.files) {
+            self.core.files.replace(name, contents, &mut self.io);
+        }
+        for (key, missing, have) in std::mem::take(&mut self.core.fetches_wanted) {
+            self.core.counters.cold_reads += 1;
+            self.core.store.fetch(key, &missing, have, &mut self.io);
+        }
+        while let Some((id, reason)) = self.core.closing.pop() {
+            if let Some(socket) = self.core.begin_close(id, reason) {
+                self.io.submit(
+                    Token::new(token_kind::CLOSE, id.index, id.generation),
+                    Op::Close { socket },
+                );
+            }
+        }
+        // Closing a connection notifies the rest of its groups.
+        self.core.perform_effects();
+    }
+
+    /// One send per connection that has something and none in flight.
+    fn send_dirty(&mut self) {
+        self.core.outgoing.split(&mut self.core.connections);
+        let mut dirty = std::mem::take(&mut self.core.outgoing.dirty);
+        for id in dirty.drain(..) {
+            let Some(connection) = self.core.connections.open_mut(id) else {
+                continue;
+            };
+            connection.dirty = false;
+            if connection.sending || connection.queue.is_empty() {
+                continue;
+            }
+            connection.sending = true;
+            let socket = connection.socket;
+            let mut segments = self.core.outgoing.segments();
+            let count = connection.queue.len().min(SEND_SEGMENTS_MAX);
+            segments.extend(connection.queue.drain(..count));
+            self.io.submit(
+                Token::new(token_kind::SEND, id.index, id.generation),
+                Op::Send { socket, segments },
+            );
+        }
+        self.core.outgoing.dirty = dirty;
+    }
+
+    fn return_buffers(&mut self) {
+        for buffer in self.lent.drain(..) {
+            self.io.release(buffer);
+        }
+        for id in std::mem::take(&mut self.starved) {
+            self.arm_receive(id);
+        }
+        self.arm_accept();
+    }
+
+    fn begin_stop(&mut self) {
+        if self.core.phase != Phase::Serving {
+            return;
+        }
+        tracing::info!(shard = %self.core.id, "stopping");
+        self.core.phase = Phase::Stopping {
+            deadline_us: self.core.now.monotonic_us + STOP_US,
+        };
+        self.listening = false;
+        self.io.close_listener(self.listener);
+        self.core.answer_holds();
+        self.core.store.begin_stop(self.core.now, &mut self.io);
+    }
+
+    fn advance_stop(&mut self) {
+        let Phase::Stopping { deadline_us } = self.core.phase else {
+            return;
+        };
+        let late = self.core.now.monotonic_us >= deadline_us;
+        let quiet =
+            self.core.acks.is_empty() && self.core.outgoing_is_empty() && self.core.cold.is_empty();
+        let stored = self.core.store.is_stopped() && self.core.files.is_idle();
+        if !(late || quiet && stored) {
+            self.core.answer_holds();
+            self.perform();
+            self.send_dirty();
+            return;
+        }
+        if late && !stored {
+            tracing::error!(shard = %self.core.id, "the store was not closed in time; the next start recovers it");
+        }
+        self.core.close_all();
+        self.perform();
+        if self.core.connections.is_empty() || late {
+            self.core.phase = Phase::Stopped;
+            let shard = self.core.id;
+            self.core.report(FromShard::Stopped { shard });
+        }
+    }
+}

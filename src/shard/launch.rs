@@ -1,0 +1,351 @@
+//! From a configuration to running threads, and back.
+
+use super::acks::Acks;
+use super::cold::ColdRequests;
+use super::connection::Connections;
+use super::files::ConfigFiles;
+use super::mailbox::{MailSender, mailbox};
+use super::outgoing::Outgoing;
+use super::{Core, Phase, Shard};
+use crate::broker::{self, Broker, BrokerConfig, Effects};
+use crate::config::Config;
+use crate::control::mail::{FromShard, ToShard};
+use crate::control::{ControlConfig, ExitReason, ShardIdentity, run as run_control};
+use crate::ids::ShardId;
+use crate::io::uring::{Uring, UringConfig};
+use crate::io::{FileSystem, Io};
+use crate::limits::{MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
+use crate::protocol::command::Scratch;
+use crate::stats::Counters;
+use crate::storage::{FlushMode, Store, StoreConfig};
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc;
+
+/// What one shard is made from.
+#[derive(Clone, Debug)]
+struct Plan {
+    id: ShardId,
+    core: Option<core_affinity::CoreId>,
+    listen: SocketAddr,
+    broker: BrokerConfig,
+    store: StoreConfig,
+    uring: UringConfig,
+}
+
+fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
+    let root = config.shard_root(shard);
+    let shards = u32::from(config.shards);
+    let queues = (config.integer("defaultTopicQueueNums") as u32 / shards).max(1);
+    let flush = match config.text("flushDiskType") {
+        "SYNC_FLUSH" => FlushMode::Sync,
+        _ => FlushMode::Async {
+            interval_ms: config.integer("flushIntervalCommitLog") as u64,
+            bytes: config.integer("flushCommitLogBytes") as u64,
+        },
+    };
+    Plan {
+        id: ShardId(shard),
+        core,
+        listen: SocketAddr::new(config.bind, config.shard_port(shard)),
+        broker: BrokerConfig {
+            cluster_name: config.text("brokerClusterName").to_owned(),
+            broker_name: config.shard_name(shard),
+            broker_id: 0,
+            address: config.shard_address(shard),
+            auto_create_topics: config.bool("autoCreateTopicEnable"),
+            auto_create_groups: config.bool("autoCreateSubscriptionGroup"),
+            default_topic_queue_nums: queues,
+            message_bytes_max: config.integer("maxMessageSize") as u32,
+            region: "DefaultRegion".to_owned(),
+            trace_on: config.bool("traceOn"),
+            trace_topic_enable: config.bool("traceTopicEnable"),
+            long_polling: config.bool("longPollingEnable"),
+            short_polling_ms: config.integer("shortPollingTimeMills") as u64,
+            permission: config.integer("brokerPermission") as u32,
+            lite_pull_enable: config.bool("litePullMessageEnable"),
+            offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
+        },
+        store: StoreConfig {
+            commit_log: root.join("commitlog"),
+            consume_queue: root.join("consumequeue"),
+            segment_bytes: config.integer("mappedFileSizeCommitLog") as u64,
+            queue_file_bytes: config.integer("mappedFileSizeConsumeQueue") as u64,
+            flush,
+            tail_cache_bytes: config.integer("tailCacheBytes") as u64,
+            entry_cache_bytes: config.integer("entryCacheBytes") as u64,
+            zero_fill: config.bool("zeroFillSegments"),
+            root: root.clone(),
+        },
+        uring: UringConfig {
+            receive_buffers: RECEIVE_BUFFERS,
+            receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
+            write_mode: config.write_mode(),
+            store: root,
+        },
+    }
+}
+
+/// Runs the process until it is told to stop. **Errors**: one line that says what could not be had.
+pub fn run(config: &Config) -> Result<(), String> {
+    config.check_layout().map_err(|e| e.to_string())?;
+    config
+        .warnings
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
+    let signals =
+        crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
+    raise_file_limit();
+    let name_server = if config.embedded_namesrv {
+        Some(bind_name_server(config)?)
+    } else {
+        None
+    };
+    let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let mut shards = Vec::new();
+    let mut threads = Vec::new();
+    for shard in 0..config.shards {
+        let core = cores.get(usize::from(shard) % cores.len().max(1)).copied();
+        let plan = plan(config, shard, core);
+        let identity = ShardIdentity {
+            shard: plan.id,
+            cluster: plan.broker.cluster_name.clone(),
+            broker_name: plan.broker.broker_name.clone(),
+            broker_id: plan.broker.broker_id,
+            address: plan.broker.address.to_string(),
+            ha_address: SocketAddr::new(plan.broker.address.ip(), plan.broker.address.port() + 1)
+                .to_string(),
+        };
+        let (started, start) = channel();
+        let report = report.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("ringmq-shard-{shard}"))
+            .spawn(move || shard_thread(&plan, report, &started))
+            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
+        threads.push(thread);
+        let sender = start
+            .recv()
+            .map_err(|_| format!("shard {shard} ended while it started"))??;
+        let send = move |mail| sender.try_send(mail);
+        shards.push((identity, Box::new(send) as crate::control::ToShardSender));
+    }
+    drop(report);
+    announce(config);
+    let kv_path = config.root.join("kvConfig.json");
+    let control = ControlConfig {
+        name_server,
+        external: config.namesrv_addresses.clone(),
+        shards,
+        mail,
+        kv_path,
+        signals,
+    };
+    let reason = run_control(control);
+    if reason == ExitReason::Stopped {
+        for thread in threads {
+            thread
+                .join()
+                .map_err(|_| "a shard's thread panicked".to_owned())?;
+        }
+        tracing::info!("stopped");
+    }
+    match reason {
+        ExitReason::Stopped => Ok(()),
+        ExitReason::Failed(reason) => Err(reason),
+    }
+}
+
+fn bind_name_server(config: &Config) -> Result<TcpListener, String> {
+    let address = SocketAddr::new(config.bind, config.integer("namesrvListenPort") as u16);
+    TcpListener::bind(address)
+        .map_err(|e| format!("the name server can't listen on {address}: {e}; set namesrvListenPort or stop the other process"))
+}
+
+fn announce(config: &Config) {
+    let reach = if config.bind.is_loopback() {
+        "this machine only (bindAddress)"
+    } else {
+        "the network"
+    };
+    for shard in 0..config.shards {
+        tracing::info!(
+            shard,
+            broker = config.shard_name(shard),
+            listen = %SocketAddr::new(config.bind, config.shard_port(shard)),
+            clients_are_told = %config.shard_address(shard),
+            "shard serves"
+        );
+    }
+    let port = config.integer("namesrvListenPort");
+    if config.embedded_namesrv {
+        tracing::info!(address = %SocketAddr::new(config.bind, port as u16), "name server serves");
+    } else {
+        tracing::info!(
+            addresses = config.namesrv_addresses.join(";"),
+            "registered with external name servers"
+        );
+    }
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        shards = config.shards,
+        open_to = reach,
+        "ready"
+    );
+}
+
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!(
+            limit = limit.current,
+            "the limit of open files could not be raised"
+        );
+    }
+}
+
+/// The whole life of a shard's thread.
+fn shard_thread(
+    plan: &Plan,
+    report: mpsc::Sender<FromShard>,
+    started: &Sender<Result<MailSender<ToShard>, String>>,
+) {
+    if let Some(core) = plan.core {
+        core_affinity::set_for_current(core);
+    }
+    let failed = report.clone();
+    let built = build(plan, report);
+    let mut shard = match built {
+        Ok((shard, sender)) => {
+            // The launcher waits for exactly this.
+            let _ = started.send(Ok(sender));
+            shard
+        }
+        Err(reason) => {
+            let _ = started.send(Err(reason));
+            return;
+        }
+    };
+    if let Err(error) = shard.run() {
+        let reason = format!("io_uring failed: {error}");
+        let _ = failed.blocking_send(FromShard::Failed {
+            shard: plan.id,
+            reason,
+        });
+    }
+}
+
+type Built = (Shard<Uring>, MailSender<ToShard>);
+
+fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> {
+    let root = &plan.store.root;
+    std::fs::create_dir_all(root)
+        .map_err(|e| format!("the store {} can't be made: {e}", root.display()))?;
+    let mut io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
+    let now = io.now();
+    let (store, recovered) =
+        Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;
+    tracing::info!(
+        shard = %plan.id, store = %root.display(), write_mode = ?io.write_mode(), clean = recovered.clean,
+        segments = recovered.segments, queues = recovered.queues, end = %recovered.end,
+        messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
+        milliseconds = recovered.milliseconds, "store open"
+    );
+    let mut broker = load_broker(plan, &io)?;
+    let clamped = broker.offsets.clamp(|topic, queue_id| {
+        store
+            .queue(topic, queue_id)
+            .map_or(0, |queue| store.bounds(queue).max.0)
+    });
+    if clamped > 0 {
+        tracing::warn!(shard = %plan.id, clamped, "committed offsets beyond the end of their queues were set to the end");
+    }
+    let (listener, _) = io.listen(plan.listen).map_err(|e| {
+        format!(
+            "shard {} can't listen on {}: {e}; set listenPort or stop the other process",
+            plan.id, plan.listen
+        )
+    })?;
+    let doorbell = io.doorbell().map_err(|e| format!("no doorbell: {e}"))?;
+    let (sender, mailbox) = mailbox(MAILBOX_SLOTS, doorbell);
+    let mut core = core(plan, store, broker, report);
+    core.now = now;
+    core.effects.register = true;
+    let mut shard = Shard {
+        core,
+        io,
+        listener,
+        listening: true,
+        accept_armed: false,
+        mailbox,
+        completions: Vec::new(),
+        arrivals: Vec::new(),
+        fetches: Vec::new(),
+        lent: Vec::new(),
+        starved: Vec::new(),
+    };
+    shard.begin();
+    Ok((shard, sender))
+}
+
+fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
+    let read = |name: &str| -> Result<Option<Vec<u8>>, String> {
+        let path = plan.store.root.join("config").join(name);
+        read_config(&path, io)
+    };
+    let (topics, groups) = (read("topics.json")?, read("subscriptionGroup.json")?);
+    let offsets = read("consumerOffset.json")?;
+    let files = broker::ConfigFiles {
+        topics: topics.as_deref(),
+        groups: groups.as_deref(),
+        offsets: offsets.as_deref(),
+    };
+    Broker::load(plan.broker.clone(), files)
+}
+
+fn read_config(path: &Path, io: &Uring) -> Result<Option<Vec<u8>>, String> {
+    if !io.exists(path) {
+        return Ok(None);
+    }
+    io.read_whole(path)
+        .map(Some)
+        .map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShard>) -> Core {
+    let send = move |mail| {
+        report.try_send(mail).map_err(|e| match e {
+            mpsc::error::TrySendError::Full(mail) | mpsc::error::TrySendError::Closed(mail) => mail,
+        })
+    };
+    Core {
+        id: plan.id,
+        store,
+        broker,
+        counters: Counters::default(),
+        phase: Phase::Serving,
+        now: crate::clock::Now::default(),
+        connections: Connections::default(),
+        outgoing: Outgoing::default(),
+        acks: Acks::default(),
+        cold: ColdRequests::default(),
+        files: ConfigFiles::new(&plan.store.root),
+        effects: Effects::default(),
+        scratch: Scratch::default(),
+        registrations: VecDeque::new(),
+        registration_sequence: 0,
+        closing: Vec::new(),
+        fetches_wanted: Vec::new(),
+        unsent: VecDeque::new(),
+        report: Box::new(send),
+        idle_scan_us: None,
+        next_opaque: 0,
+    }
+}
