@@ -53,6 +53,9 @@ impl<F: FileSystem> Recovery<'_, F> {
         let Some(segment) = self.segments.find(end) else {
             return Ok(());
         };
+        if self.created == Some(segment.first) {
+            return Ok(());
+        }
         let path = self.segments.path(segment.first);
         let position = end.bytes_since(segment.first);
         let bytes = self.config.segment_bytes;

@@ -43,6 +43,9 @@ pub fn at_path(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
 pub struct Recovery<'a, F> {
     pub config: &'a StoreConfig,
     pub io: &'a mut F,
+    /// Segment made by this opening: all zeros, so nothing stale is looked for in it. (ext4 calls its unwritten
+    /// extents data, and reading them would take seconds.)
+    pub created: Option<PhysicalOffset>,
     pub checkpoint: Checkpoint,
     pub tombstones: Tombstones,
     pub segments: Segments,
@@ -80,6 +83,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         Self {
             config,
             io,
+            created: None,
             checkpoint,
             tombstones,
             segments,
@@ -274,6 +278,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             .flush_directory(directory)
             .map_err(at_path(directory))?;
         self.segments.push(Segment { first, file });
+        self.created = Some(first);
         Ok(())
     }
 
