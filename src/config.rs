@@ -373,14 +373,12 @@ impl Config {
         if self.integer("mappedFileSizeConsumeQueue") % 20 != 0 {
             return error("mappedFileSizeConsumeQueue: not a multiple of 20 bytes".to_owned());
         }
-        let split = |text: &str| {
-            text.split([';', ','])
-                .map(str::trim)
-                .filter(|a| !a.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
-        self.namesrv_addresses = split(self.text("namesrvAddr"));
+        let addresses = self.text("namesrvAddr").split([';', ',']).map(str::trim);
+        let addresses: Vec<String> = addresses
+            .filter(|a| !a.is_empty())
+            .map(str::to_owned)
+            .collect();
+        self.namesrv_addresses = addresses;
         self.embedded_namesrv = match self.text("embeddedNamesrv") {
             "true" => true,
             "false" => false,

@@ -8,19 +8,15 @@
 
 use super::{Context, Outcome};
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
-use crate::limits::{FRAME_BYTES_MAX, PULL_ENTRIES_EXAMINED_MAX};
+use crate::limits::PULL_ENTRIES_EXAMINED_MAX;
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::{Command, FieldError};
-use crate::protocol::message::{
-    MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, RECORD_OVERHEAD_BYTES, Record, StoredMessage,
-    store_timestamp_of,
-};
+use crate::protocol::message::{RECORD_OVERHEAD_BYTES, Record, StoredMessage, store_timestamp_of};
 use crate::protocol::response::{Response, ResponseHeader};
 use crate::storage::{Entry, Missing, QueueBounds};
-use bytes::Bytes;
 use smallvec::smallvec;
 
-/// Bytes of a record in which its size and its store timestamp lie, whatever its hosts. No record is shorter.
+/// Bytes of a record in which its store timestamp lies, whatever its hosts. No record is shorter.
 const START_BYTES: u32 = RECORD_OVERHEAD_BYTES as u32;
 
 /// Why there is no answer yet, or none at all.
@@ -72,21 +68,21 @@ fn find_queue(
     Ok(queue.map(|queue| (queue, cx.store.bounds(queue))))
 }
 
-/// 30: the offset that the next message gets; 0 without a queue.
+/// Code 30: the offset that the next message gets; 0 without a queue.
 pub fn max_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     let bounds = find_queue(command, cx)?.map(|(_, bounds)| bounds);
     let offset = bounds.unwrap_or_default().max;
     Ok(Outcome::Reply(offset_response(offset)))
 }
 
-/// 31: the offset of the oldest message; 0 without a queue.
+/// Code 31: the offset of the oldest message; 0 without a queue.
 pub fn min_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     let bounds = find_queue(command, cx)?.map(|(_, bounds)| bounds);
     let offset = bounds.unwrap_or_default().min;
     Ok(Outcome::Reply(offset_response(offset)))
 }
 
-/// 29: the offset at a store time.
+/// Code 29: the offset at a store time.
 pub fn search_offset(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     outcome(search(command, cx))
 }
@@ -174,7 +170,7 @@ fn store_time_of(entry: Entry, cx: &Context<'_>) -> Result<u64, Missing> {
     Ok(store_timestamp_of(&record).unwrap_or(0))
 }
 
-/// 32: the store time of the oldest message, -1 if there is none.
+/// Code 32: the store time of the oldest message, -1 if there is none.
 pub fn earliest_store_time(command: &Command<'_>, cx: &Context<'_>) -> Result<Outcome, FieldError> {
     outcome(earliest(command, cx))
 }
@@ -195,7 +191,7 @@ fn earliest(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
     Ok(Response::with_header(ResponseHeader::Fields(fields)))
 }
 
-/// 33: the message at a physical offset.
+/// Code 33: the message at a physical offset.
 ///
 /// Tools take any 32 digits for a message id and ask for what they decode from it, so that anything but the exact
 /// start of a message has to fail cleanly.
@@ -208,41 +204,17 @@ fn view(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
     let refused = || Stop::Refused(format!("can not find message by the offset, {offset}"));
     let at = PhysicalOffset(u64::try_from(offset).map_err(|_| refused())?);
     let (start, end) = cx.store.log_bounds();
-    let room = if at >= start && at < end {
-        end.bytes_since(at)
-    } else {
-        0
-    };
-    if room < u64::from(START_BYTES) {
+    if at < start || at >= end {
         return Err(refused());
     }
-    let record_start = cx.store.record(at, START_BYTES, cx.fetched)?;
-    let bytes = record_bytes(&record_start, at).ok_or_else(refused)?;
-    if u64::from(bytes) > room {
-        return Err(refused());
-    }
-    let record = cx.store.record(at, bytes, cx.fetched)?;
+    let record = cx.store.record_at(at, cx.fetched)?;
     if !is_message(&record) {
         return Err(refused());
     }
     Ok(Response::with_body(record))
 }
 
-/// Size of the record whose first bytes these are, if one starts here: size and magic are possible, and the record
-/// says that it lies here.
-fn record_bytes(start: &Bytes, at: PhysicalOffset) -> Option<u32> {
-    let word = |from: usize| {
-        let bytes = start.get(from..)?.first_chunk()?;
-        Some(u32::from_be_bytes(*bytes))
-    };
-    let (bytes, magic) = (word(0)?, word(4)?);
-    let place = start.get(PHYSICAL_OFFSET_AT..)?.first_chunk()?;
-    let is_record = matches!(magic, MAGIC_V1 | MAGIC_V2)
-        && (START_BYTES..=FRAME_BYTES_MAX).contains(&bytes)
-        && u64::from_be_bytes(*place) == at.0;
-    is_record.then_some(bytes)
-}
-
+/// A whole message whose body is as it was stored; the store has checked size and place.
 fn is_message(record: &[u8]) -> bool {
     match StoredMessage::decode(record) {
         Ok(Record::Message(message)) => {

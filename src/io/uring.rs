@@ -119,6 +119,8 @@ pub struct Uring {
     doorbell_value: Box<u64>,
     doorbell_armed: bool,
     done: Vec<Completion>,
+    /// Boxed, since the kernel holds the address of a slot while it is in flight.
+    #[allow(clippy::vec_box)]
     spare_sends: Vec<Box<SendSlot>>,
     write_mode: WriteMode,
     clock: Clock,
@@ -830,7 +832,7 @@ impl Drop for Uring {
             );
             std::mem::forget(std::mem::take(&mut self.flights));
         }
-        for (_, state) in self.sockets.drain().enumerate() {
+        for state in self.sockets.drain() {
             // SAFETY: ours, and no operation names it any more.
             drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
         }

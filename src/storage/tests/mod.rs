@@ -5,6 +5,7 @@ mod basics;
 mod crash;
 mod model;
 mod property;
+mod queues;
 
 use super::*;
 use crate::ids::QueueOffset;
@@ -90,6 +91,7 @@ impl Shop {
             .unwrap()
     }
 
+    #[allow(clippy::result_large_err)] // a test helper: the disk comes back with the error
     pub fn try_open(mut io: SimIo, config: StoreConfig) -> Result<Self, (OpenError, SimIo)> {
         let now = io.now();
         match Store::open(config, now, &mut io) {
