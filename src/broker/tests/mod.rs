@@ -128,7 +128,6 @@ macro_rules! context {
         }
     };
 }
-use context;
 
 impl Desk {
     pub fn new() -> Self {

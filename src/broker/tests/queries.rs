@@ -1,1 +1,270 @@
+//! Offsets by bounds and time, messages by place, and the handler's own answers.
+
+use super::pulls::{cold_desk, fill};
 use super::*;
+use crate::ids::PhysicalOffset;
+use crate::protocol::message::parse_offset_message_id;
+
+fn offset_of(response: &Response) -> i64 {
+    match response.header {
+        ResponseHeader::Offset(offset) if response.code == ResponseCode::SUCCESS => offset,
+        _ => panic!("{response:?}"),
+    }
+}
+
+fn search(desk: &mut Desk, queue_id: &str, timestamp: i64, boundary: &str) -> i64 {
+    let timestamp = timestamp.to_string();
+    let mut fields = vec![
+        ("topic", "T"),
+        ("queueId", queue_id),
+        ("timestamp", &*timestamp),
+    ];
+    if !boundary.is_empty() {
+        fields.push(("boundaryType", boundary));
+    }
+    offset_of(&desk.call(29, &fields, &[]))
+}
+
+/// Sends one message at each of these milliseconds.
+fn send_at(desk: &mut Desk, times: &[u64]) -> u64 {
+    let start = desk.io.now();
+    for ms in times {
+        desk.io.set_now(Now {
+            monotonic_us: start.monotonic_us + ms * 1000,
+            wall_ms: start.wall_ms + ms,
+        });
+        desk.send("T", 0, "", b"x");
+    }
+    start.wall_ms
+}
+
+/// The offset by definition, over all store times.
+fn expected(times: &[u64], at: i64, is_upper: bool) -> i64 {
+    let earlier = times
+        .iter()
+        .filter(|time| (**time as i64) < at || is_upper && **time as i64 == at);
+    let split = earlier.count() as i64;
+    if is_upper { (split - 1).max(0) } else { split }
+}
+
+/// Sources: apache/rocketmq#2661, #5752, #4070: equal stamps, between, before all, after all.
+#[test]
+fn search_by_time_is_exact_at_every_boundary() {
+    for times in [
+        &[10_u64, 10, 10, 10, 10][..],
+        &[10],
+        &[10, 20, 20, 20, 30],
+        &[10, 11, 12, 13, 14, 14, 14, 15],
+    ] {
+        let mut desk = Desk::new();
+        let start = send_at(&mut desk, times) as i64;
+        let boundaries = [
+            ("", false),
+            ("LOWER", false),
+            ("UPPER", true),
+            ("upper", true),
+        ];
+        for at in 5..40 {
+            for (boundary, is_upper) in boundaries {
+                let found = search(&mut desk, "0", start + at, boundary);
+                let expected = expected(times, at, is_upper);
+                assert_eq!(found, expected, "{times:?} {at} {boundary}");
+            }
+        }
+        let max = times.len() as i64;
+        assert_eq!(
+            search(&mut desk, "0", i64::MAX, "LOWER"),
+            max,
+            "later than all: the end"
+        );
+        assert_eq!(search(&mut desk, "0", i64::MAX, "UPPER"), max - 1);
+        for boundary in ["LOWER", "UPPER"] {
+            assert_eq!(
+                search(&mut desk, "0", 0, boundary),
+                0,
+                "before all: the start"
+            );
+            assert_eq!(search(&mut desk, "0", -1, boundary), 0);
+        }
+    }
+}
+
+#[test]
+fn search_by_time_reads_what_is_cold() {
+    let mut desk = cold_desk();
+    let start = desk.io.now();
+    let times: Vec<u64> = (0..3000_u64).map(|n| n / 3 * 10).collect();
+    for (n, ms) in times.iter().enumerate() {
+        desk.io.set_now(Now {
+            monotonic_us: start.monotonic_us + ms * 1000,
+            wall_ms: start.wall_ms + ms,
+        });
+        desk.start_send(&Sending::default());
+        if n % 3 == 2 {
+            desk.turn();
+        }
+    }
+    fill(&mut desk, 0, "");
+    for at in [0, 5, 10, 4995, 5000, 9990, 9991] {
+        for (boundary, is_upper) in [("LOWER", false), ("UPPER", true)] {
+            desk.reads = 0;
+            let found = search(&mut desk, "0", start.wall_ms as i64 + at, boundary);
+            assert_eq!(found, expected(&times, at, is_upper), "{at} {boundary}");
+            assert!(desk.reads > 0 && desk.reads <= 2 * 13, "{}", desk.reads);
+        }
+    }
+}
+
+/// Apache answers for every name: 0, and -1 for the time.
+#[test]
+fn bounds_of_queues_that_are_not_there() {
+    let mut desk = Desk::new();
+    send_at(&mut desk, &[7, 9]);
+    let start = desk.io.now().wall_ms as i64 - 9;
+    let cases = [
+        ("T", "0", (2, 0), start + 7),
+        ("T", "1", (0, 0), -1),
+        ("T", "99", (0, 0), -1),
+        ("T", "-1", (0, 0), -1),
+        ("Unknown", "0", (0, 0), -1),
+    ];
+    for (topic, queue_id, (max, min), earliest) in cases {
+        let fields = [("topic", topic), ("queueId", queue_id)];
+        assert_eq!(
+            offset_of(&desk.call(30, &fields, &[])),
+            max,
+            "{topic} {queue_id}"
+        );
+        assert_eq!(
+            offset_of(&desk.call(31, &fields, &[])),
+            min,
+            "{topic} {queue_id}"
+        );
+        let response = desk.call(32, &fields, &[]);
+        let ResponseHeader::Fields(found) = &response.header else {
+            panic!("{response:?}");
+        };
+        let expected = [("timestamp", earliest.to_string())];
+        assert_eq!(found[..], expected, "{topic} {queue_id}");
+    }
+    assert_eq!(search(&mut desk, "7", start, "LOWER"), 0);
+    assert!(
+        desk.store.queue("Unknown", 0).is_none(),
+        "a question creates nothing"
+    );
+    let response = desk.call(30, &[("topic", "T")], &[]);
+    let text = "the custom field <queueId> is null";
+    assert_eq!((response.code.0, remark(&response)), (1, text));
+}
+
+fn view(desk: &mut Desk, offset: i64) -> Response {
+    let offset = offset.to_string();
+    let fields = [("topic", "T"), ("offset", &*offset)];
+    desk.call(33, &fields, &[])
+}
+
+/// A client's unique key looks like a message id: whatever is decoded from it fails cleanly.
+#[test]
+fn a_message_is_viewed_at_its_exact_place_only() {
+    let mut desk = Desk::new();
+    let places: Vec<u64> = (0..3)
+        .map(|n| {
+            let header = desk.send("T", 0, "A", &[b'0' + n]);
+            parse_offset_message_id(message_id(&header))
+                .expect("an id")
+                .1
+                .0
+        })
+        .collect();
+    for (n, place) in places.iter().enumerate() {
+        let response = view(&mut desk, *place as i64);
+        assert_eq!(messages(&response), [(n as u64, n.to_string())]);
+    }
+    let (_, end) = desk.store.log_bounds();
+    for offset in (0..end.0 + 200).filter(|offset| !places.contains(offset)) {
+        let found = desk
+            .store
+            .record_at(PhysicalOffset(offset), &Fetched::default());
+        assert!(found.is_err(), "{offset}");
+    }
+    for offset in [-1, i64::MIN, i64::MAX, end.0 as i64, end.0 as i64 + 1] {
+        let response = view(&mut desk, offset);
+        assert_eq!(response.code, ResponseCode::SYSTEM_ERROR);
+        let text = format!("can not find message by the offset, {offset}");
+        assert_eq!(remark(&response), text);
+    }
+    // What isn't visible yet isn't there.
+    desk.start_send(&Sending::default());
+    let opaque = desk.start(connection(0), 33, &[("offset", &end.0.to_string())], &[]);
+    assert_eq!(desk.take(opaque).unwrap().code.0, 1);
+}
+
+#[test]
+fn a_cold_message_of_any_size_is_viewed() {
+    let mut desk = cold_desk();
+    let bodies = [10_usize, 5000, 100_000];
+    let places: Vec<i64> = bodies
+        .iter()
+        .map(|bytes| {
+            let header = desk.send("T", 0, "", &vec![b'x'; *bytes]);
+            parse_offset_message_id(message_id(&header)).unwrap().1.0 as i64
+        })
+        .collect();
+    fill(&mut desk, 0, "");
+    for (place, bytes) in places.into_iter().zip(bodies) {
+        let response = view(&mut desk, place);
+        assert_eq!(messages(&response)[0].1.len(), bytes);
+    }
+    assert_eq!(desk.reads, 3);
+}
+
+// ---- the handler's own answers ----
+
+#[test]
+fn requests_that_are_not_there_are_answered_at_once() {
+    let mut desk = Desk::new();
+    for (code, text) in [
+        (12, " request type 12 not supported (QUERY_MESSAGE)"),
+        (
+            36,
+            " request type 36 not supported (CONSUMER_SEND_MSG_BACK)",
+        ),
+        (
+            40,
+            " request type 40 not supported (NOTIFY_CONSUMER_IDS_CHANGED)",
+        ),
+        (200_050, " request type 200050 not supported (POP_MESSAGE)"),
+        (9999, " request type 9999 not supported"),
+        (-1, " request type -1 not supported"),
+    ] {
+        let response = desk.call(code, &[], &[]);
+        assert_eq!((response.code.0, remark(&response)), (3, text));
+    }
+    assert_eq!(desk.counters.requests_unsupported, 6);
+    desk.start_flagged(connection(0), 9999, &[], &[], FLAG_ONE_WAY);
+    assert!(desk.answers.is_empty());
+}
+
+#[test]
+fn a_response_of_a_client_asks_for_nothing() {
+    let mut frame = BytesMut::new();
+    Response::success().encode_head(1, Encoding::Json, &mut frame);
+    let mut desk = Desk::new();
+    desk.run_frame(peer(connection(0)), frame.to_vec(), Fetched::default(), 0);
+    assert!(desk.answers.is_empty());
+    assert_eq!(desk.one_ways, 1);
+}
+
+/// Every code that the broker serves answers something else than 3.
+#[test]
+fn served_codes_are_served() {
+    let mut desk = Desk::new();
+    let served = [
+        10, 11, 14, 15, 17, 18, 21, 29, 30, 31, 32, 33, 34, 35, 38, 46, 200, 201, 202, 207, 208,
+        215, 310, 320, 351, 361,
+    ];
+    for code in served {
+        let response = desk.call(code, &[], &[]);
+        assert_ne!(response.code.0, 3, "{code}");
+    }
+}
