@@ -198,6 +198,12 @@ pub const KEYS: &[Key] = &[
         "answer code 361",
     ),
     key(
+        "youngQueuesStartAtZero",
+        Kind::Bool,
+        "true",
+        "a group without offset starts at 0 while a queue's first message is in memory",
+    ),
+    key(
         "traceTopicEnable",
         Kind::Bool,
         "false",

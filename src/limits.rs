@@ -59,8 +59,34 @@ pub const REGISTRATION_BYTES_MAX: u64 = 64 * MIB as u64;
 pub const TOPIC_QUEUES_MAX: u32 = 1024;
 /// Topics of one shard. At the limit: creation is refused, code 17 or 1, with a remark.
 pub const TOPICS_MAX: usize = 50_000;
-/// Groups of one shard.
+/// Queues that one shard opens in the life of a process. At the limit: sends to further ones are refused, code 1.
+/// Source: arithmetic, about 200 bytes for each.
+pub const QUEUES_OPEN_MAX: usize = 1_000_000;
+/// Groups of one shard. At the limit: no further one is created; 200 says so, a heartbeat goes on without it.
 pub const GROUPS_MAX: usize = 50_000;
+/// Room for committed offsets of one shard: places for queues, and [`OFFSET_ROW_COST`] for each topic of a group. At
+/// the limit: 15 for a further queue is refused, code 1. Source: arithmetic, their file stays below 40 MiB.
+pub const OFFSETS_MAX: usize = 1_000_000;
+/// What a group's row for a topic takes, in places of a queue.
+pub const OFFSET_ROW_COST: usize = 16;
+/// Memberships of consumers of one shard, one for each group and connection; so many of producers besides. At the limit: further ones are left out, with a warning.
+pub const MEMBERSHIPS_MAX: usize = 200_000;
+/// Groups of producers of one shard; their names are as the clients choose. At the limit: further ones are left out.
+pub const PRODUCER_GROUPS_MAX: usize = 50_000;
+/// Groups that one heartbeat may name, of each kind; further ones are left out. Source: ours, clients have a few.
+pub const HEARTBEAT_GROUPS_MAX: usize = 4096;
+/// Topics that a group may subscribe to; further ones are left out. Source: ours.
+pub const SUBSCRIPTIONS_MAX: usize = 4096;
+/// Filter expression in a heartbeat; a longer one is left out with its topic. Source: ours.
+pub const EXPRESSION_BYTES_MAX: usize = 32 * KIB as usize;
+/// Topics or groups in one page of an answer to 21 or 201. Source: apache/rocketmq `splitMetadataSize`.
+pub const METADATA_PAGE_MAX: usize = 2000;
+/// Queues in one answer to 208; beyond it: code 1. Source: arithmetic, the answer stays below 8 MiB.
+pub const STATS_ROWS_MAX: usize = 32_768;
+/// Store times that one answer to 202 or 208 reads from disk; further ones are answered as 0. Source: ours.
+pub const STATS_READS_MAX: usize = 4096;
+/// Id of a client. Beyond it: the heartbeat is refused, code 1. Source: ours, ids are address, process and unit name.
+pub const CLIENT_ID_BYTES_MAX: usize = 1024;
 /// Connections of one shard; further ones are closed at accept.
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.

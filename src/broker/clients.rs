@@ -1,40 +1,75 @@
 //! Who is connected: producers, consumers and their subscriptions. 34, 35, 38, 46, and 40 to the clients.
+//!
+//! **Owned by**: one shard. A membership is a pair of group and connection, not of group and client id: one client
+//! may come with several groups, and one id on several connections. It ends with its connection, with 35, or 120 s
+//! after its last heartbeat. The groups of a connection are known, so that a close costs what it has, not what all
+//! others have.
 
-use super::filter::{Filter, Subscription};
-use super::{Broker, Context, Notification, Outcome, Peer};
+use super::filter::Subscription;
+use super::{Broker, Context, Notification, Peer};
 use crate::ids::{ConnectionId, NameMap};
-use crate::protocol::bodies::{self, CheckClientConfig, ConsumerData, ConsumerIds, Heartbeat};
-use crate::protocol::codes::ResponseCode;
-use crate::protocol::command::{Command, FieldError};
-use crate::protocol::names::{RETRY_PREFIX, check_group};
-use crate::protocol::response::Response;
-use std::collections::BTreeMap;
+use crate::limits::{MEMBERSHIPS_MAX, PRODUCER_GROUPS_MAX};
+use crate::protocol::bodies::ConsumerData;
+use group::ConsumerGroup;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Heartbeats come every 30 s; a member without one for this long is gone. Source: apache/rocketmq `ClientChannelInfo`.
-const MEMBER_US: u64 = 120_000_000;
-/// Groups that one heartbeat may name.
-const HEARTBEAT_GROUPS_MAX: usize = 4096;
+mod group;
+mod requests;
+#[cfg(test)]
+mod tests;
 
-#[derive(Debug)]
-struct Member {
-    client_id: String,
+pub use group::Member;
+pub use requests::{check_config, heartbeat, list_by_group, unregister};
+
+/// Heartbeats come every 30 s; a member without one for this long is gone. Source: apache/rocketmq
+/// `channelExpiredTimeout`.
+const MEMBER_US: u64 = 120_000_000;
+
+/// A producer of a group: who it is and when it was heard last.
+#[derive(Clone, Debug)]
+pub struct Producer {
+    pub client_id: Rc<str>,
     heard_us: u64,
 }
 
-#[derive(Debug, Default)]
-struct ConsumerGroup {
-    broadcasting: bool,
-    members: BTreeMap<ConnectionId, Member>,
-    subscriptions: NameMap<Rc<Subscription>>,
+#[derive(Debug)]
+struct ProducerGroup {
+    name: Rc<str>,
+    members: BTreeMap<ConnectionId, Producer>,
 }
 
-/// Consumer groups with their members, keyed by group and connection.
+/// The groups of one connection.
+#[derive(Debug, Default)]
+struct Joined {
+    consumers: Vec<Rc<str>>,
+    producers: Vec<Rc<str>>,
+}
+
+/// Why a heartbeat's group was left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Full {
+    #[error("this shard has {MEMBERSHIPS_MAX} memberships, the limit")]
+    Memberships,
+    #[error("this shard has {PRODUCER_GROUPS_MAX} groups of producers, the limit")]
+    ProducerGroups,
+}
+
+/// All members of a shard.
+///
+/// **Invariants**: no group without a member; a connection is in a group exactly if the group is in its [`Joined`].
 #[derive(Debug, Default)]
 pub struct Clients {
     consumers: NameMap<ConsumerGroup>,
-    producers: NameMap<BTreeMap<ConnectionId, Member>>,
+    producers: NameMap<ProducerGroup>,
+    connections: HashMap<ConnectionId, Joined, ahash::RandomState>,
+    consumer_memberships: usize,
+    producer_memberships: usize,
+    /// Groups whose members are to be notified at the end of this turn.
+    changed: Vec<Rc<str>>,
+    /// When a member may have been silent for too long; `None` without members.
     scan_us: Option<u64>,
+    hasher: ahash::RandomState,
 }
 
 /// What a pull needs to know of its group's heartbeats.
@@ -54,283 +89,250 @@ impl Clients {
         })
     }
 
+    /// When [`expire`] has something to look at, in monotonic microseconds.
     pub fn next_deadline(&self) -> Option<u64> {
         self.scan_us
     }
 
-    /// Topics that a live group subscribes to, sorted.
-    pub fn topics_of(&self, group: &str) -> Vec<String> {
-        let mut topics: Vec<String> = self
-            .consumers
-            .get(group)
-            .into_iter()
-            .flat_map(|g| g.subscriptions.keys().map(|t| t.to_string()))
-            .collect();
-        topics.sort();
+    /// Topics that a live group subscribes to, sorted; empty without one.
+    pub fn topics_of(&self, group: &str) -> Vec<&str> {
+        let group = self.consumers.get(group);
+        let topics = group.into_iter().flat_map(|g| g.subscriptions.keys());
+        let mut topics: Vec<&str> = topics.map(|topic| &**topic).collect();
+        topics.sort_unstable();
         topics
     }
 
-    /// Puts the member in; true if the group changed for the others.
-    fn consumer(&mut self, data: &ConsumerData, client_id: &str, peer: Peer, now_us: u64) -> bool {
+    /// Members of a live group, by connection.
+    pub fn members(&self, group: &str) -> impl Iterator<Item = (ConnectionId, &Member)> {
+        let group = self.consumers.get(group);
+        let members = group.into_iter().flat_map(|g| &g.members);
+        members.map(|(connection, member)| (*connection, member))
+    }
+
+    /// Live groups whose members subscribe to different topics or tags, sorted.
+    pub fn divided_groups(&self) -> Vec<&str> {
+        let divided = self.consumers.values().filter(|group| group.is_divided());
+        let mut names: Vec<&str> = divided.map(|group| &*group.name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A consumer's heartbeat for one group. **Errors**: no room for a further member.
+    fn hear_consumer(
+        &mut self,
+        data: &ConsumerData,
+        client_id: &Rc<str>,
+        peer: Peer,
+        now_us: u64,
+        keep_subscriptions: bool,
+    ) -> Result<(), Full> {
+        let name = data.group_name.as_str();
+        let known = self.consumers.get(name);
+        let is_member = known.is_some_and(|g| g.members.contains_key(&peer.connection));
+        if !is_member && self.consumer_memberships >= MEMBERSHIPS_MAX {
+            return Err(Full::Memberships);
+        }
+        let hasher = &self.hasher;
         let group = self
             .consumers
-            .entry(data.group_name.as_str().into())
-            .or_default();
-        group.broadcasting = data.message_model == "BROADCASTING";
-        let member = Member {
-            client_id: client_id.to_owned(),
+            .entry(name.into())
+            .or_insert_with(|| ConsumerGroup::new(name, hasher));
+        let changed = group.hear(data, client_id, peer, now_us, keep_subscriptions);
+        if changed && !std::mem::replace(&mut group.is_changed, true) {
+            self.changed.push(Rc::clone(&group.name));
+        }
+        if !is_member {
+            self.consumer_memberships += 1;
+            let joined = self.connections.entry(peer.connection).or_default();
+            joined.consumers.push(Rc::clone(&group.name));
+        }
+        self.scan_us.get_or_insert(now_us + MEMBER_US);
+        Ok(())
+    }
+
+    /// A producer's heartbeat for one group. **Errors**: no room for a further group or member.
+    fn hear_producer(
+        &mut self,
+        name: &str,
+        client_id: &Rc<str>,
+        connection: ConnectionId,
+        now_us: u64,
+    ) -> Result<(), Full> {
+        let known = self.producers.get_mut(name);
+        if let Some(member) = known.and_then(|group| group.members.get_mut(&connection)) {
+            member.heard_us = now_us;
+            return Ok(());
+        }
+        if self.producer_memberships >= MEMBERSHIPS_MAX {
+            return Err(Full::Memberships);
+        }
+        if self.producers.len() >= PRODUCER_GROUPS_MAX && !self.producers.contains_key(name) {
+            return Err(Full::ProducerGroups);
+        }
+        let group = self
+            .producers
+            .entry(name.into())
+            .or_insert_with(|| ProducerGroup {
+                name: Rc::from(name),
+                members: BTreeMap::new(),
+            });
+        let producer = Producer {
+            client_id: Rc::clone(client_id),
             heard_us: now_us,
         };
-        let joined = group.members.insert(peer.connection, member).is_none();
-        joined | group.subscribe(data)
+        group.members.insert(connection, producer);
+        self.producer_memberships += 1;
+        let joined = self.connections.entry(connection).or_default();
+        joined.producers.push(Rc::clone(&group.name));
+        self.scan_us.get_or_insert(now_us + MEMBER_US);
+        Ok(())
     }
 
-    /// Takes the connection out of the group; the rest is to be notified if it was in.
-    fn leave(&mut self, group_name: &str, connection: ConnectionId) -> bool {
-        let Some(group) = self.consumers.get_mut(group_name) else {
-            return false;
+    /// Takes the connection out of the group; the rest of it is to be notified.
+    fn leave_consumer(&mut self, name: &str, connection: ConnectionId) {
+        if let Some(joined) = self.connections.get_mut(&connection) {
+            joined.consumers.retain(|group| **group != *name);
+        }
+        self.drop_consumer(name, connection);
+        self.forget_empty(connection);
+    }
+
+    fn drop_consumer(&mut self, name: &str, connection: ConnectionId) {
+        let Some(group) = self.consumers.get_mut(name) else {
+            return;
         };
-        let left = group.members.remove(&connection).is_some();
+        if group.members.remove(&connection).is_none() {
+            return;
+        }
+        self.consumer_memberships -= 1;
         if group.members.is_empty() {
-            self.consumers.remove(group_name);
+            tracing::info!(group = name, "the last consumer of a group is gone");
+            self.consumers.remove(name);
+        } else if !std::mem::replace(&mut group.is_changed, true) {
+            self.changed.push(Rc::clone(&group.name));
         }
-        left
     }
 
-    fn groups_of(&self, connection: ConnectionId) -> Vec<String> {
-        let mut groups: Vec<String> = self
-            .consumers
-            .iter()
-            .filter(|(_, g)| g.members.contains_key(&connection))
-            .map(|(name, _)| name.to_string())
-            .collect();
-        groups.sort();
-        groups
-    }
-}
-
-impl ConsumerGroup {
-    /// Newer versions replace, topics that are gone go. True if the set of topics changed.
-    fn subscribe(&mut self, data: &ConsumerData) -> bool {
-        let mut changed = false;
-        for sent in &data.subscription_data_set {
-            let known = self.subscriptions.get(sent.topic.as_str());
-            if known
-                .is_some_and(|k| k.version >= sent.sub_version && k.expression == sent.sub_string)
-            {
-                continue;
-            }
-            changed |= known.is_none();
-            let filter = Filter::parse(&sent.sub_string, &sent.expression_type).unwrap_or_else(|error| {
-                tracing::warn!(group = data.group_name, topic = sent.topic, %error, "a subscription matches nothing");
-                Filter::Tags(Vec::new())
-            });
-            let subscription = Subscription {
-                topic: sent.topic.clone(),
-                expression: sent.sub_string.clone(),
-                expression_type: sent.expression_type.clone(),
-                version: sent.sub_version,
-                filter,
-            };
-            self.subscriptions
-                .insert(sent.topic.as_str().into(), Rc::new(subscription));
+    fn leave_producer(&mut self, name: &str, connection: ConnectionId) {
+        if let Some(joined) = self.connections.get_mut(&connection) {
+            joined.producers.retain(|group| **group != *name);
         }
-        let before = self.subscriptions.len();
-        self.subscriptions.retain(|topic, _| {
-            data.subscription_data_set
-                .iter()
-                .any(|s| *s.topic == **topic)
-        });
-        changed | (self.subscriptions.len() != before)
+        self.drop_producer(name, connection);
+        self.forget_empty(connection);
     }
-}
 
-/// Tells all members of a group to balance again; once per group and turn.
-fn notify(broker: &Broker, group_name: &str, cx: &mut Context<'_>) {
-    let wanted = broker
-        .groups
-        .get(group_name)
-        .is_none_or(|g| g.notify_consumer_ids_changed);
-    let Some(group) = broker
-        .clients
-        .consumers
-        .get(group_name)
-        .filter(|g| wanted && !g.broadcasting)
-    else {
-        return;
-    };
-    for connection in group.members.keys() {
-        let notification = Notification {
-            connection: *connection,
-            group: group_name.to_owned(),
+    fn drop_producer(&mut self, name: &str, connection: ConnectionId) {
+        let Some(group) = self.producers.get_mut(name) else {
+            return;
         };
-        if !cx.effects.notifications.contains(&notification) {
-            cx.effects.notifications.push(notification);
+        if group.members.remove(&connection).is_some() {
+            self.producer_memberships -= 1;
         }
+        if group.members.is_empty() {
+            self.producers.remove(name);
+        }
+    }
+
+    /// Forgets a connection that is in no group any more; the last one takes the deadline along.
+    fn forget_empty(&mut self, connection: ConnectionId) {
+        let joined = self.connections.get(&connection);
+        if joined.is_some_and(|j| j.consumers.is_empty() && j.producers.is_empty()) {
+            self.connections.remove(&connection);
+        }
+        if self.connections.is_empty() {
+            self.scan_us = None;
+        }
+    }
+
+    fn drop_connection(&mut self, connection: ConnectionId) {
+        let joined = self.connections.remove(&connection).unwrap_or_default();
+        for group in &joined.consumers {
+            self.drop_consumer(group, connection);
+        }
+        for group in &joined.producers {
+            self.drop_producer(group, connection);
+        }
+        self.forget_empty(connection);
+    }
+
+    /// Members that were heard last at `limit_us` or before: kind, group and connection, sorted. And when the next
+    /// one may be due.
+    fn silent(
+        &self,
+        limit_us: u64,
+    ) -> (Vec<(Rc<str>, ConnectionId)>, Vec<(Rc<str>, ConnectionId)>) {
+        let mut consumers = Vec::new();
+        for group in self.consumers.values() {
+            let members = group.members.iter();
+            let silent = members.filter(|(_, member)| member.heard_us <= limit_us);
+            consumers.extend(silent.map(|(id, _)| (Rc::clone(&group.name), *id)));
+        }
+        let mut producers = Vec::new();
+        for group in self.producers.values() {
+            let members = group.members.iter();
+            let silent = members.filter(|(_, member)| member.heard_us <= limit_us);
+            producers.extend(silent.map(|(id, _)| (Rc::clone(&group.name), *id)));
+        }
+        consumers.sort_unstable();
+        producers.sort_unstable();
+        (consumers, producers)
+    }
+
+    /// When the member that has been silent the longest will have been so for too long.
+    fn next_silence(&self) -> Option<u64> {
+        let consumers = self.consumers.values().flat_map(|g| g.members.values());
+        let producers = self.producers.values().flat_map(|g| g.members.values());
+        let heard = consumers.map(|m| m.heard_us);
+        let heard = heard.chain(producers.map(|m| m.heard_us));
+        heard.min().map(|at| at + MEMBER_US)
     }
 }
 
-pub fn heartbeat(
-    broker: &mut Broker,
-    command: &Command<'_>,
-    peer: Peer,
-    cx: &mut Context<'_>,
-) -> Result<Outcome, FieldError> {
-    let beat: Heartbeat = match bodies::decode(command.body) {
-        Ok(beat) => beat,
-        Err(error) => {
-            let remark = format!("heartbeat: {error}");
-            return Ok(Outcome::Reply(Response::error(
-                ResponseCode::SYSTEM_ERROR,
-                remark,
-            )));
-        }
-    };
-    let now_us = cx.now.monotonic_us;
-    for producer in beat.producer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
-        if check_group(&producer.group_name).is_ok() {
-            let member = Member {
-                client_id: beat.client_id.clone(),
-                heard_us: now_us,
-            };
-            broker
-                .clients
-                .producers
-                .entry(producer.group_name.as_str().into())
-                .or_default()
-                .insert(peer.connection, member);
-        }
-    }
-    for data in beat.consumer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
-        let Some(group) = broker
-            .groups
-            .find_or_create(&broker.config, &data.group_name, cx)
-        else {
+/// Tells the members of the groups that changed in this turn to balance again, each once, whatever changed how often
+/// (apache/seatunnel#9959). The member that caused it is told too.
+///
+/// **Source**: apache/rocketmq 5.3.x `ConsumerManager`, `DefaultConsumerIdsChangeListener`.
+pub fn notify_changed(broker: &mut Broker, cx: &mut Context<'_>) {
+    for name in std::mem::take(&mut broker.clients.changed) {
+        let Some(group) = broker.clients.consumers.get_mut(&*name) else {
             continue;
         };
-        let retry = format!("{RETRY_PREFIX}{}", data.group_name);
-        broker
-            .topics
-            .ensure_group_topic(&retry, group.retry_queue_nums, cx);
-        if broker.clients.consumer(data, &beat.client_id, peer, now_us) {
-            notify(broker, &data.group_name, cx);
+        group.is_changed = false;
+        let config = broker.groups.get(&name);
+        let is_wanted = config.is_none_or(|config| config.notify_consumer_ids_changed);
+        // Members that broadcast have all queues each, there is nothing to balance.
+        if group.broadcasting || !is_wanted {
+            continue;
         }
-    }
-    broker.clients.scan_us.get_or_insert(now_us + MEMBER_US);
-    Ok(Outcome::Reply(Response::success()))
-}
-
-pub fn unregister(
-    broker: &mut Broker,
-    command: &Command<'_>,
-    peer: Peer,
-    cx: &mut Context<'_>,
-) -> Result<Outcome, FieldError> {
-    if let Some(group) = command.text("producerGroup")
-        && let Some(members) = broker.clients.producers.get_mut(group)
-    {
-        members.remove(&peer.connection);
-        if members.is_empty() {
-            broker.clients.producers.remove(group);
-        }
-    }
-    if let Some(group) = command.text("consumerGroup")
-        && broker.clients.leave(group, peer.connection)
-    {
-        notify(broker, group, cx);
-    }
-    Ok(Outcome::Reply(Response::success()))
-}
-
-pub fn list_by_group(broker: &mut Broker, command: &Command<'_>) -> Result<Outcome, FieldError> {
-    let name = command.require_text("consumerGroup")?;
-    let members = broker.clients.consumers.get(name).map(|g| &g.members);
-    let mut ids: Vec<String> = members
-        .into_iter()
-        .flatten()
-        .map(|(_, m)| m.client_id.clone())
-        .collect();
-    ids.sort();
-    ids.dedup();
-    if ids.is_empty() {
-        let remark = format!("no consumer for this group, {name}");
-        return Ok(Outcome::Reply(Response::error(
-            ResponseCode::SYSTEM_ERROR,
-            remark,
-        )));
-    }
-    let body = serde_json::to_vec(&ConsumerIds {
-        consumer_id_list: ids,
-    })
-    .expect("plain data is JSON");
-    Ok(Outcome::Reply(Response::with_body(body)))
-}
-
-/// 46: a consumer asks before it starts whether its expression is understood.
-pub fn check_config(command: &Command<'_>) -> Result<Outcome, FieldError> {
-    let refuse = |code, remark: String| Ok(Outcome::Reply(Response::error(code, remark)));
-    let check: CheckClientConfig = match bodies::decode(command.body) {
-        Ok(check) => check,
-        Err(error) => {
-            return refuse(
-                ResponseCode::SYSTEM_ERROR,
-                format!("check client config: {error}"),
-            );
-        }
-    };
-    let data = &check.subscription_data;
-    match Filter::parse(&data.sub_string, &data.expression_type) {
-        Ok(_) => Ok(Outcome::Reply(Response::success())),
-        Err(error @ super::filter::FilterError::Type(_)) => refuse(
-            ResponseCode::SYSTEM_ERROR,
-            format!(
-                "The broker does not support consumer to filter message by {}: {error}",
-                data.expression_type
-            ),
-        ),
-        Err(error) => refuse(ResponseCode::SUBSCRIPTION_PARSE_FAILED, error.to_string()),
+        let notification = |connection: &ConnectionId| Notification {
+            connection: *connection,
+            group: name.to_string(),
+        };
+        let notifications = group.members.keys().map(notification);
+        cx.effects.notifications.extend(notifications);
     }
 }
 
-pub fn on_closed(broker: &mut Broker, connection: ConnectionId, cx: &mut Context<'_>) {
-    broker.clients.producers.retain(|_, members| {
-        members.remove(&connection);
-        !members.is_empty()
-    });
-    for group in broker.clients.groups_of(connection) {
-        broker.clients.leave(&group, connection);
-        notify(broker, &group, cx);
-    }
+/// A connection is closed: all its memberships end.
+pub fn on_closed(broker: &mut Broker, connection: ConnectionId) {
+    broker.clients.drop_connection(connection);
 }
 
 /// Members that have been silent for too long leave.
 pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
     let now_us = cx.now.monotonic_us;
-    if broker.clients.scan_us.is_none_or(|at| at > now_us) {
+    let clients = &mut broker.clients;
+    if clients.scan_us.is_none_or(|at| at > now_us) {
         return;
     }
-    let mut silent = Vec::new();
-    for (name, group) in &broker.clients.consumers {
-        let gone = group
-            .members
-            .iter()
-            .filter(|(_, m)| m.heard_us + MEMBER_US <= now_us);
-        silent.extend(gone.map(|(connection, _)| (name.to_string(), *connection)));
+    let (consumers, producers) = clients.silent(now_us.saturating_sub(MEMBER_US));
+    for (group, connection) in consumers {
+        tracing::warn!(group = &*group, %connection, "no heartbeat for 120 s, the member is gone");
+        clients.leave_consumer(&group, connection);
     }
-    silent.sort();
-    for (group, connection) in silent {
-        broker.clients.leave(&group, connection);
-        notify(broker, &group, cx);
+    for (group, connection) in producers {
+        clients.leave_producer(&group, connection);
     }
-    broker.clients.producers.retain(|_, members| {
-        members.retain(|_, m| m.heard_us + MEMBER_US > now_us);
-        !members.is_empty()
-    });
-    let consumers = broker
-        .clients
-        .consumers
-        .values()
-        .flat_map(|g| g.members.values());
-    let members = consumers.chain(broker.clients.producers.values().flat_map(BTreeMap::values));
-    broker.clients.scan_us = members.map(|m| m.heard_us + MEMBER_US).min();
+    clients.scan_us = clients.next_silence();
 }

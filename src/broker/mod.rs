@@ -53,6 +53,8 @@ pub struct BrokerConfig {
     /// 4 read, 2 write.
     pub permission: u32,
     pub lite_pull_enable: bool,
+    /// 14 answers 0 where a group has no offset and the queue's first message is still in memory, as Apache does.
+    pub young_queues_start_at_zero: bool,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
 }
@@ -160,7 +162,7 @@ impl Broker {
     pub fn load(config: BrokerConfig, files: ConfigFiles<'_>) -> Result<Self, String> {
         Ok(Self {
             topics: topics::Topics::load(&config, files.topics)?,
-            groups: groups::Groups::load(&config, files.groups)?,
+            groups: groups::Groups::load(files.groups)?,
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
@@ -185,7 +187,15 @@ impl Broker {
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
-        clients::on_closed(self, connection, cx);
+        clients::on_closed(self, connection);
+    }
+
+    /// What all requests of a turn caused together, once: changed configuration files, notifications. Called before
+    /// the effects are performed.
+    pub fn end_turn(&mut self, cx: &mut Context<'_>) {
+        self.topics.persist(cx);
+        self.groups.persist(cx);
+        clients::notify_changed(self, cx);
     }
 
     /// When [`Broker::expire`] has something to do, in monotonic microseconds.

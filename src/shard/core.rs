@@ -522,6 +522,8 @@ impl Core {
 
     /// Answers, notifications, mail and registration; files and reads are the ring's.
     pub(super) fn perform_effects(&mut self) {
+        self.broker
+            .end_turn(context!(self, &Fetched::default(), true));
         let mut replies = std::mem::take(&mut self.effects.replies);
         for addressed in replies.drain(..) {
             self.reply(

@@ -66,6 +66,7 @@ pub fn broker_config() -> BrokerConfig {
         short_polling_ms: 1000,
         permission: 6,
         lite_pull_enable: true,
+        young_queues_start_at_zero: true,
         offsets_persist_ms: 5000,
     }
 }
@@ -113,6 +114,11 @@ pub struct Desk {
     pub reads: u32,
     done: Vec<FetchDone>,
     closed: Vec<ConnectionId>,
+    /// What was to be told to clients, and the newest contents of each configuration file.
+    pub notifications: Vec<Notification>,
+    pub files: BTreeMap<&'static str, bytes::Bytes>,
+    /// Registrations that were asked for.
+    pub registrations: u32,
 }
 
 /// The context of a handler over the fields of a desk.
@@ -135,13 +141,18 @@ impl Desk {
     }
 
     pub fn open(broker: BrokerConfig, store: StoreConfig) -> Self {
+        Self::open_with(broker, store, ConfigFiles::default())
+    }
+
+    /// A desk over configuration files.
+    pub fn open_with(broker: BrokerConfig, store: StoreConfig, files: ConfigFiles<'_>) -> Self {
         let mut io = SimIo::new();
         let now = io.now();
         let (store, _) = Store::open(store, now, &mut io).unwrap();
         Self {
             io,
             store,
-            broker: Broker::load(broker, ConfigFiles::default()).unwrap(),
+            broker: Broker::load(broker, files).unwrap(),
             effects: Effects::default(),
             counters: Counters::default(),
             answers: Vec::new(),
@@ -153,6 +164,9 @@ impl Desk {
             reads: 0,
             done: Vec::new(),
             closed: Vec::new(),
+            notifications: Vec::new(),
+            files: BTreeMap::new(),
+            registrations: 0,
         }
     }
 
@@ -310,15 +324,18 @@ impl Desk {
     }
 
     pub fn perform(&mut self) {
+        let none = Fetched::default();
+        self.broker.end_turn(context!(self, &none, true));
         for addressed in std::mem::take(&mut self.effects.replies) {
             self.answer(addressed.connection, addressed.opaque, addressed.response);
         }
         for (request, missing) in std::mem::take(&mut self.effects.reads) {
             self.read(Cold::Pull(request), 0, &missing, Fetched::default());
         }
-        self.effects.notifications.clear();
+        self.notifications.append(&mut self.effects.notifications);
         self.effects.created_topics.clear();
-        self.effects.files.clear();
+        self.files.extend(self.effects.files.drain(..));
+        self.registrations += u32::from(std::mem::take(&mut self.effects.register));
     }
 
     /// One turn of the loop.
