@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 mod attributes;
 mod groups;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod topics;
 
 pub use groups::{all_groups, delete_group, update_group};

@@ -46,6 +46,9 @@ struct Joined {
     producers: Vec<Rc<str>>,
 }
 
+/// A group and a connection that is in it.
+type Membership = (Rc<str>, ConnectionId);
+
 /// Why a heartbeat's group was left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
@@ -256,27 +259,28 @@ impl Clients {
         self.forget_empty(connection);
     }
 
-    /// Members that were heard last at `limit_us` or before: kind, group and connection, sorted. And when the next
-    /// one may be due.
-    fn silent(
-        &self,
-        limit_us: u64,
-    ) -> (Vec<(Rc<str>, ConnectionId)>, Vec<(Rc<str>, ConnectionId)>) {
-        let mut consumers = Vec::new();
+    /// Consumers that were heard last at `limit_us` or before, sorted.
+    fn silent_consumers(&self, limit_us: u64) -> Vec<Membership> {
+        let mut silent = Vec::new();
         for group in self.consumers.values() {
             let members = group.members.iter();
-            let silent = members.filter(|(_, member)| member.heard_us <= limit_us);
-            consumers.extend(silent.map(|(id, _)| (Rc::clone(&group.name), *id)));
+            let members = members.filter(|(_, member)| member.heard_us <= limit_us);
+            silent.extend(members.map(|(id, _)| (Rc::clone(&group.name), *id)));
         }
-        let mut producers = Vec::new();
+        silent.sort_unstable();
+        silent
+    }
+
+    /// Producers that were heard last at `limit_us` or before, sorted.
+    fn silent_producers(&self, limit_us: u64) -> Vec<Membership> {
+        let mut silent = Vec::new();
         for group in self.producers.values() {
             let members = group.members.iter();
-            let silent = members.filter(|(_, member)| member.heard_us <= limit_us);
-            producers.extend(silent.map(|(id, _)| (Rc::clone(&group.name), *id)));
+            let members = members.filter(|(_, member)| member.heard_us <= limit_us);
+            silent.extend(members.map(|(id, _)| (Rc::clone(&group.name), *id)));
         }
-        consumers.sort_unstable();
-        producers.sort_unstable();
-        (consumers, producers)
+        silent.sort_unstable();
+        silent
     }
 
     /// When the member that has been silent the longest will have been so for too long.
@@ -326,12 +330,12 @@ pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
     if clients.scan_us.is_none_or(|at| at > now_us) {
         return;
     }
-    let (consumers, producers) = clients.silent(now_us.saturating_sub(MEMBER_US));
-    for (group, connection) in consumers {
+    let limit_us = now_us.saturating_sub(MEMBER_US);
+    for (group, connection) in clients.silent_consumers(limit_us) {
         tracing::warn!(group = &*group, %connection, "no heartbeat for 120 s, the member is gone");
         clients.leave_consumer(&group, connection);
     }
-    for (group, connection) in producers {
+    for (group, connection) in clients.silent_producers(limit_us) {
         clients.leave_producer(&group, connection);
     }
     clients.scan_us = clients.next_silence();

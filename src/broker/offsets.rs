@@ -44,10 +44,11 @@ pub struct ConsumerOffsets {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct File {
-    #[serde(flatten)]
-    table: OffsetTable,
+    data_version: Option<DataVersion>,
+    /// Not a flattened [`OffsetTable`]: integer keys can't be read through one.
+    offset_table: Option<BTreeMap<String, BTreeMap<u32, i64>>>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -61,11 +62,11 @@ impl ConsumerOffsets {
         };
         let mut offsets = Self {
             persist_ms,
-            version: file.table.data_version,
+            version: file.data_version.unwrap_or_default(),
             other: file.other,
             ..Self::default()
         };
-        for (key, queues) in file.table.offset_table {
+        for (key, queues) in file.offset_table.unwrap_or_default() {
             offsets.load_row(&key, queues);
         }
         Ok(offsets)
@@ -219,7 +220,8 @@ impl ConsumerOffsets {
             row.extend(kept);
         }
         let file = File {
-            table,
+            data_version: Some(table.data_version),
+            offset_table: Some(table.offset_table),
             other: self.other.clone(),
         };
         serde_json::to_vec_pretty(&file).expect("plain data is JSON")

@@ -264,3 +264,101 @@ fn compile(group: &str, sent: &SubscriptionData) -> Subscription {
         filter,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn hear(group: &mut ConsumerGroup, index: u32, id: &str, topic: &str, seconds: u64) {
+        let data = ConsumerData {
+            subscription_data_set: vec![SubscriptionData {
+                topic: topic.to_owned(),
+                sub_version: seconds as i64,
+                ..SubscriptionData::default()
+            }],
+            ..ConsumerData::default()
+        };
+        let connection = ConnectionId {
+            index,
+            generation: 1,
+        };
+        let address = ([10, 0, 0, index as u8], 1).into();
+        let peer = Peer {
+            connection,
+            address,
+        };
+        group.hear(&data, &id.into(), peer, seconds * SECOND, false);
+    }
+
+    /// Sources: apache/rocketmq#667, #2760, #1547: containers that share a client id.
+    #[test]
+    fn two_that_speak_under_one_id_are_named() {
+        let mut group = ConsumerGroup::new("G", &RandomState::new());
+        hear(&mut group, 1, "a", "T", 0);
+        hear(&mut group, 2, "a", "T", 10);
+        hear(&mut group, 3, "b", "T", 10);
+        assert_eq!(
+            group.shared_id_warned_us, None,
+            "one may be back under a new connection"
+        );
+        hear(&mut group, 1, "a", "T", 30);
+        hear(&mut group, 3, "b", "T", 35);
+        assert_eq!(group.shared_id_warned_us, None);
+        hear(&mut group, 2, "a", "T", 40);
+        assert_eq!(group.shared_id_warned_us, Some(40 * SECOND), "both speak");
+        hear(&mut group, 1, "a", "T", 60);
+        assert_eq!(
+            group.shared_id_warned_us,
+            Some(40 * SECOND),
+            "not again so soon"
+        );
+        hear(&mut group, 2, "a", "T", 641);
+        assert_eq!(group.shared_id_warned_us, Some(641 * SECOND));
+    }
+
+    #[test]
+    fn a_client_that_came_back_is_not_named() {
+        let mut group = ConsumerGroup::new("G", &RandomState::new());
+        hear(&mut group, 1, "a", "T", 0);
+        hear(&mut group, 1, "a", "T", 30);
+        for seconds in (40..160).step_by(30) {
+            hear(&mut group, 2, "a", "T", seconds);
+        }
+        assert_eq!(group.shared_id_warned_us, None);
+        let gone = ConnectionId {
+            index: 1,
+            generation: 1,
+        };
+        group.members.remove(&gone);
+        hear(&mut group, 2, "a", "T", 170);
+        let left = group.members.values().next().expect("one is left");
+        assert!(!left.has_twin, "not looked for any more");
+    }
+
+    /// Sources: apache/rocketmq#5388, #351: members with different tags, or different topics.
+    #[test]
+    fn members_that_disagree_are_named() {
+        let mut group = ConsumerGroup::new("G", &RandomState::new());
+        hear(&mut group, 1, "a", "T", 0);
+        hear(&mut group, 2, "b", "T", 1);
+        assert!(!group.is_divided());
+        assert_eq!(group.divided_warned_us, None);
+        hear(&mut group, 3, "c", "U", 2);
+        assert!(group.is_divided());
+        assert_eq!(group.divided_warned_us, Some(2 * SECOND));
+        hear(&mut group, 1, "a", "T", 30);
+        assert_eq!(
+            group.divided_warned_us,
+            Some(2 * SECOND),
+            "not again so soon"
+        );
+        hear(&mut group, 1, "a", "T", 603);
+        assert_eq!(group.divided_warned_us, Some(603 * SECOND));
+        hear(&mut group, 3, "c", "T", 610);
+        assert!(!group.is_divided());
+        hear(&mut group, 2, "b", "T", 1204);
+        assert!(!group.maybe_divided, "not looked for any more");
+    }
+}

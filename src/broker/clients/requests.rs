@@ -16,8 +16,10 @@ fn refuse(code: ResponseCode, remark: impl Into<String>) -> Answer {
     Ok(Outcome::Reply(Response::error(code, remark.into())))
 }
 
-/// 34. The answer says nothing of the second version of heartbeats, so that clients stay with the first; one that
-/// leaves its subscriptions out all the same keeps those it had.
+/// A heartbeat, 34.
+///
+/// The answer says nothing of the second version of heartbeats, so that clients stay with the first; one that leaves
+/// its subscriptions out all the same keeps those it had.
 ///
 /// Groups that can't be created, and those beyond a limit, are left out silently, as in Java; the client notices when
 /// it asks for the members of its group.

@@ -1,8 +1,9 @@
 //! Tests of the handlers over a real store on a simulated disk, with the shard's part played by [`Desk`].
 
+pub mod config_files;
 mod holds;
 mod property;
-mod pulls;
+pub mod pulls;
 mod queries;
 mod sends;
 
@@ -336,6 +337,14 @@ impl Desk {
         self.effects.created_topics.clear();
         self.files.extend(self.effects.files.drain(..));
         self.registrations += u32::from(std::mem::take(&mut self.effects.register));
+    }
+
+    /// Calls something that needs a context; what it causes is performed.
+    pub fn with<T>(&mut self, run: impl FnOnce(&mut Broker, &mut Context<'_>) -> T) -> T {
+        let none = Fetched::default();
+        let result = run(&mut self.broker, context!(self, &none, true));
+        self.perform();
+        result
     }
 
     /// One turn of the loop.
