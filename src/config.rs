@@ -1,428 +1,261 @@
-//! Configuration: RocketMQ's `broker.conf` keys and our own, from a file and from flags; flags win. Parsed once,
-//! validated as a whole, then immutable.
+//! Configuration: RocketMQ's `broker.conf` keys and our own, from a file, flags and the environment; flags win.
+//!
+//! Parsed once, checked as a whole, then immutable. [`keys`] has every key; a value that can't be used is an error
+//! with its place and what is allowed, a key that is not known or does nothing a warning, since a stock `broker.conf`
+//! has to be good.
 
 use crate::io::WriteMode;
-use java_properties::{LineContent, PropertiesIter};
+use address::Interface;
+use keys::{Effect, Kind};
+use sources::{All, Given};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use without_effect::WITHOUT_EFFECT;
 
-/// What a key takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Bool,
-    Integer { min: i64, max: i64 },
-    Text,
-    OneOf(&'static [&'static str]),
-}
+pub mod address;
+pub mod keys;
+mod layout;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod values;
+mod without_effect;
 
-/// A key that has an effect.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    pub name: &'static str,
-    pub kind: Kind,
-    pub default: &'static str,
-    pub help: &'static str,
-}
+/// Similarity from which on a known key is offered for an unknown one.
+const NEAR: f64 = 0.85;
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Key {
-    Key {
-        name,
-        kind,
-        default,
-        help,
-    }
-}
-
-const fn int(min: i64, max: i64) -> Kind {
-    Kind::Integer { min, max }
-}
-
-/// All keys that have an effect, in the order of `--help`.
-pub const KEYS: &[Key] = &[
-    key(
-        "brokerClusterName",
-        Kind::Text,
-        "DefaultCluster",
-        "cluster that the shards belong to",
-    ),
-    key(
-        "brokerName",
-        Kind::Text,
-        "broker-a",
-        "name of the broker; with several shards name-0, name-1, …",
-    ),
-    key(
-        "brokerIP1",
-        Kind::Text,
-        "",
-        "address or host name that clients are told; default: the bind address",
-    ),
-    key(
-        "bindAddress",
-        Kind::Text,
-        "127.0.0.1",
-        "address to listen on; 0.0.0.0 opens the broker to the network",
-    ),
-    key(
-        "listenPort",
-        int(0, 65_000),
-        "10911",
-        "port of the first shard; shard i listens on this + 10 i",
-    ),
-    key(
-        "shards",
-        int(0, 256),
-        "0",
-        "number of shards; 0: one per available core",
-    ),
-    key(
-        "namesrvListenPort",
-        int(1, 65_535),
-        "9876",
-        "port of the embedded name server",
-    ),
-    key(
-        "namesrvAddr",
-        Kind::Text,
-        "",
-        "external name servers, host:port;…; the embedded one is off then",
-    ),
-    key(
-        "embeddedNamesrv",
-        Kind::OneOf(&["auto", "true", "false"]),
-        "auto",
-        "auto: on unless namesrvAddr is set",
-    ),
-    key(
-        "storePathRootDir",
-        Kind::Text,
-        "ringmq-data",
-        "folder of the store",
-    ),
-    key(
-        "mappedFileSizeCommitLog",
-        int(65_536, 1 << 31),
-        "1073741824",
-        "bytes of a commit log segment",
-    ),
-    key(
-        "mappedFileSizeConsumeQueue",
-        int(20, 1 << 30),
-        "6000000",
-        "bytes of a consume queue file, a multiple of 20",
-    ),
-    key(
-        "flushDiskType",
-        Kind::OneOf(&["ASYNC_FLUSH", "SYNC_FLUSH"]),
-        "ASYNC_FLUSH",
-        "acknowledge when written, or when flushed",
-    ),
-    key(
-        "flushIntervalCommitLog",
-        int(1, 60_000),
-        "200",
-        "ASYNC_FLUSH: milliseconds until written bytes are flushed",
-    ),
-    key(
-        "flushCommitLogBytes",
-        int(4096, 1 << 30),
-        "1048576",
-        "ASYNC_FLUSH: bytes that are flushed at once",
-    ),
-    key(
-        "zeroFillSegments",
-        Kind::Bool,
-        "true",
-        "fill segments with zeros ahead of use",
-    ),
-    key(
-        "tailCacheBytes",
-        int(65_536, 1 << 36),
-        "67108864",
-        "recent log bytes of a shard kept in memory",
-    ),
-    key(
-        "entryCacheBytes",
-        int(65_536, 1 << 34),
-        "33554432",
-        "consume queue entries of a shard kept in memory",
-    ),
-    key(
-        "writeMode",
-        Kind::OneOf(&["auto", "inline", "ring"]),
-        "auto",
-        "how the log is written; auto: by file system",
-    ),
-    key(
-        "autoCreateTopicEnable",
-        Kind::Bool,
-        "true",
-        "create topics at their first send",
-    ),
-    key(
-        "autoCreateSubscriptionGroup",
-        Kind::Bool,
-        "true",
-        "create consumer groups at their first heartbeat",
-    ),
-    key(
-        "defaultTopicQueueNums",
-        int(1, 1024),
-        "8",
-        "queues of an auto-created topic, divided over the shards",
-    ),
-    key(
-        "maxMessageSize",
-        int(1, 12 << 20),
-        "4194304",
-        "largest message body in bytes",
-    ),
-    key("brokerPermission", int(0, 7), "6", "4 read, 2 write"),
-    key(
-        "longPollingEnable",
-        Kind::Bool,
-        "true",
-        "hold pulls as long as the client asks",
-    ),
-    key(
-        "shortPollingTimeMills",
-        int(1, 29_000),
-        "1000",
-        "hold of a pull when longPollingEnable is off",
-    ),
-    key(
-        "litePullMessageEnable",
-        Kind::Bool,
-        "true",
-        "answer code 361",
-    ),
-    key(
-        "youngQueuesStartAtZero",
-        Kind::Bool,
-        "true",
-        "a group without offset starts at 0 while a queue's first message is in memory",
-    ),
-    key(
-        "traceTopicEnable",
-        Kind::Bool,
-        "false",
-        "create RMQ_SYS_TRACE_TOPIC",
-    ),
-    key(
-        "traceOn",
-        Kind::Bool,
-        "true",
-        "value of the TRACE_ON property",
-    ),
-    key(
-        "flushConsumerOffsetInterval",
-        int(100, 60_000),
-        "5000",
-        "milliseconds until committed offsets are persisted",
-    ),
-];
-
-/// RocketMQ keys that are understood and have no effect here.
-const NO_EFFECT: &[&str] = &[
-    "sendMessageThreadPoolNums",
-    "pullMessageThreadPoolNums",
-    "useReentrantLockWhenPutMessage",
-    "transientStorePoolEnable",
-    "warmMapedFileEnable",
-    "waitTimeMillsInSendQueue",
-    "osPageCacheBusyTimeOutMills",
-    "queryMessageThreadPoolNums",
-    "adminBrokerThreadPoolNums",
-    "clientManageThreadPoolNums",
-    "consumerManageThreadPoolNums",
-    "heartbeatThreadPoolNums",
-    "endTransactionThreadPoolNums",
-    "brokerId",
-    "brokerRole",
-    "brokerIP2",
-    "haListenPort",
-    "deleteWhen",
-    "fileReservedTime",
-    "diskMaxUsedSpaceRatio",
-    "enablePropertyFilter",
-    "slaveReadEnable",
-    "messageDelayLevel",
-    "timerWheelEnable",
-    "transactionTimeOut",
-    "transactionCheckMax",
-    "transactionCheckInterval",
-    "aclEnable",
-    "rejectTransactionMessage",
-    "metricsExporterType",
-    "metricsPromExporterPort",
-    "enableLmq",
-    "inSyncReplicas",
-    "storePathCommitLog",
-    "storePathConsumeQueue",
-    "storePathIndex",
-    "storeCheckpoint",
-    "abortFile",
-    "rocketmqHome",
-];
-
-/// Everything the process needs to know; see [`KEYS`] for the meaning.
+/// Everything the process needs to know; see [`keys`] for the meaning of the values.
 #[derive(Clone, Debug)]
 pub struct Config {
     values: BTreeMap<&'static str, String>,
     pub shards: u16,
     pub bind: IpAddr,
+    /// What clients are told.
     pub advertised: IpAddr,
     pub namesrv_addresses: Vec<String>,
     pub embedded_namesrv: bool,
+    /// Folder of the store.
     pub root: PathBuf,
-    /// Things worth a warning, for the start log.
+    /// Processors for the shards, in turn; empty: all that are allowed.
+    pub cores: Vec<usize>,
+    /// What the start log has to warn of.
     pub warnings: Vec<String>,
+    /// What the start log has to mention.
+    pub notes: Vec<String>,
 }
 
-/// One clear line: file, line, key, value and what is allowed.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
+/// One clear line: where, key, value and what is allowed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct ConfigError {
+    pub text: String,
+    /// The mistake is on the command line.
+    pub is_usage: bool,
+}
 
-/// A value and where it came from.
-struct Given {
-    value: String,
-    origin: String,
+impl From<String> for ConfigError {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            is_usage: false,
+        }
+    }
+}
+
+/// What a configuration depends on besides its values.
+struct Machine<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    interfaces: Vec<Interface>,
+    resolve: &'a dyn Fn(&str) -> Option<IpAddr>,
+    processors: u16,
 }
 
 impl Config {
-    /// Reads the file, then the flags (name and value). **Errors**: the first bad value.
+    /// Reads the file, then the flags (name and value). **Errors**: the first value that can't be used.
     pub fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Self, ConfigError> {
-        let mut given: BTreeMap<String, Given> = BTreeMap::new();
-        if let Some(path) = file {
-            read_file(path, &mut given)?;
-        }
-        for (name, value) in flags {
-            given.insert(
-                name.clone(),
-                Given {
-                    value: value.clone(),
-                    origin: format!("--{name}"),
-                },
-            );
-        }
-        if !given.contains_key("namesrvAddr")
-            && let Ok(value) = std::env::var("NAMESRV_ADDR")
-        {
-            given.insert(
-                "namesrvAddr".to_owned(),
-                Given {
-                    value,
-                    origin: "environment NAMESRV_ADDR".to_owned(),
-                },
-            );
-        }
-        Self::resolve(given)
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let machine = Machine {
+            variable: &|name| std::env::var(name).ok(),
+            interfaces: address::interfaces(),
+            resolve: &address::resolve,
+            processors: processors.min(256) as u16,
+        };
+        Self::load_on(file, flags, &machine)
     }
 
-    fn resolve(mut given: BTreeMap<String, Given>) -> Result<Self, ConfigError> {
-        // The old spelling, which Apache keeps as well.
-        for (old, new) in [
-            ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog"),
-            ("mapedFileSizeConsumeQueue", "mappedFileSizeConsumeQueue"),
-        ] {
-            if let Some(value) = given.remove(old) {
-                given.entry(new.to_owned()).or_insert(value);
-            }
+    fn load_on(
+        file: Option<&Path>,
+        flags: &[(String, String)],
+        machine: &Machine<'_>,
+    ) -> Result<Self, ConfigError> {
+        let (mut given, mut warnings, mut notes) = (All::new(), Vec::new(), Vec::new());
+        if let Some(path) = file {
+            sources::read_file(path, &mut given, &mut warnings)?;
         }
-        let mut values = BTreeMap::new();
-        for key in KEYS {
-            let value = match given.remove(key.name) {
-                Some(given) => check(key, &given)?,
-                None => key.default.to_owned(),
-            };
-            values.insert(key.name, value);
-        }
-        let warnings = given.keys().map(|name| unknown(name)).collect();
+        sources::add_flags(flags, &mut given);
+        sources::add_environment(machine.variable, &mut given, &mut notes);
         let mut config = Self {
-            values,
+            values: BTreeMap::new(),
             shards: 0,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            advertised: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            bind: IpAddr::from([127, 0, 0, 1]),
+            advertised: IpAddr::from([127, 0, 0, 1]),
             namesrv_addresses: Vec::new(),
             embedded_namesrv: true,
             root: PathBuf::new(),
+            cores: Vec::new(),
             warnings,
+            notes,
         };
-        config.derive()?;
+        config.take_values(&mut given)?;
+        config.report_rest(&given);
+        config.derive(machine)?;
         Ok(config)
     }
 
-    fn derive(&mut self) -> Result<(), ConfigError> {
-        let error = |text: String| Err(ConfigError(text));
-        let cores = std::thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(256) as u16;
-        self.shards = match self.integer("shards") {
-            0 => cores,
-            count => count as u16,
-        };
-        let last_port = self.integer("listenPort") + 10 * i64::from(self.shards - 1);
-        if last_port > 65_535 {
-            return error(format!(
-                "listenPort: the last of {} shards would listen on {last_port}",
-                self.shards
+    /// Checks the values of all known keys and takes them out of what was given.
+    fn take_values(&mut self, given: &mut All) -> Result<(), ConfigError> {
+        let mut later = Vec::new();
+        for key in keys::all() {
+            // Apache keeps an old spelling of two keys.
+            let alias = given.remove(key.alias);
+            let value = match given.remove(key.name).or(alias) {
+                None => key.default.to_owned(),
+                Some(found) => {
+                    let value = check(&key, &found)?;
+                    if key.effect == Effect::Later {
+                        later.push(key.name);
+                    }
+                    value
+                }
+            };
+            self.values.insert(key.name, value);
+        }
+        if !later.is_empty() {
+            let names = later.join(", ");
+            self.warnings
+                .push(format!("not in effect yet in this version: {names}"));
+        }
+        Ok(())
+    }
+
+    /// Reports the keys that no table of ours has.
+    fn report_rest(&mut self, given: &All) {
+        let mut idle = Vec::new();
+        for (name, found) in given {
+            if WITHOUT_EFFECT.binary_search(&name.as_str()).is_ok() {
+                idle.push(name.as_str());
+                continue;
+            }
+            let mut warning = format!("{}: unknown key {name:?} is ignored", found.origin);
+            if let Some(near) = nearest(name) {
+                let _ = write!(warning, "; is it {near}?");
+            }
+            self.warnings.push(warning);
+        }
+        if !idle.is_empty() {
+            let names = idle.join(", ");
+            self.notes.push(format!(
+                "keys of Apache RocketMQ without an effect here: {names}"
             ));
         }
-        let bind = self.text("bindAddress").to_owned();
-        self.bind = match bind.parse() {
-            Ok(ip) => ip,
-            Err(_) => return error(format!("bindAddress: {bind:?} is not an IP address")),
-        };
-        self.advertised = self.find_advertised()?;
-        if self.integer("mappedFileSizeConsumeQueue") % 20 != 0 {
-            return error("mappedFileSizeConsumeQueue: not a multiple of 20 bytes".to_owned());
-        }
-        let addresses = self.text("namesrvAddr").split([';', ',']).map(str::trim);
-        let addresses: Vec<String> = addresses
-            .filter(|a| !a.is_empty())
-            .map(str::to_owned)
-            .collect();
-        self.namesrv_addresses = addresses;
+    }
+
+    fn derive(&mut self, machine: &Machine<'_>) -> Result<(), ConfigError> {
+        self.root = PathBuf::from(self.text("storePathRootDir"));
+        self.cores = values::processors(self.text("cores"))?;
+        self.namesrv_addresses = values::addresses(self.text("namesrvAddr"))?;
         self.embedded_namesrv = match self.text("embeddedNamesrv") {
             "true" => true,
             "false" => false,
             _ => self.namesrv_addresses.is_empty(),
         };
-        self.root = PathBuf::from(self.text("storePathRootDir"));
+        if !self.embedded_namesrv && self.namesrv_addresses.is_empty() {
+            self.warnings.push(
+                "there is no name server: embeddedNamesrv is false and namesrvAddr is not set"
+                    .to_owned(),
+            );
+        }
+        let bind = self.text("bindAddress").parse();
+        self.bind = bind.map_err(|_| "bindAddress is no IP address".to_owned())?;
+        self.advertised = address::advertised(
+            self.values.get("brokerIP1").map_or("", String::as_str),
+            self.bind,
+            &machine.interfaces,
+            machine.resolve,
+            &mut self.warnings,
+        )?;
+        if self.text("brokerRole") == "SYNC_MASTER" {
+            self.warnings.push(
+                "brokerRole SYNC_MASTER: there are no replicas in this version; messages are acknowledged as by ASYNC_MASTER"
+                    .to_owned(),
+            );
+        }
+        let layout = layout::find(&self.root)?;
+        let configured = self.integer("shards") as u16;
+        self.shards = layout::shard_count(&layout, configured, machine.processors, &self.root)?;
+        self.check_ports()?;
+        self.check_store()
+    }
+
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let first = self.integer("listenPort");
+        let last = first + 10 * i64::from(self.shards - 1);
+        // The port behind it is the one of its replication.
+        if last > 65_534 {
+            let (shards, most) = (self.shards, 65_534 - 10 * i64::from(self.shards - 1));
+            return Err(format!(
+                "listenPort = {first}: the last of {shards} shards would listen on {last}; with so many it is at most {most}"
+            )
+            .into());
+        }
+        let name_server = self.integer("namesrvListenPort");
+        let shard =
+            (0..self.shards).find(|shard| i64::from(self.shard_port(*shard)) == name_server);
+        match shard.filter(|_| self.embedded_namesrv) {
+            Some(shard) => Err(format!(
+                "namesrvListenPort = {name_server}: shard {shard} listens there (listenPort + 10 for each shard)"
+            )
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    fn check_store(&mut self) -> Result<(), ConfigError> {
+        let queue_file = self.integer("mappedFileSizeConsumeQueue");
+        if queue_file % 20 != 0 {
+            let text =
+                format!("mappedFileSizeConsumeQueue = {queue_file}: it is no multiple of 20");
+            return Err(text.into());
+        }
+        for key in ["storePathCommitLog", "storePathConsumeQueue"] {
+            let path = self.text(key);
+            if !path.is_empty() && self.shards > 1 {
+                let shards = self.shards;
+                let text = format!(
+                    "{key} = {path:?}: {shards} shards have a folder each below storePathRootDir; leave it out"
+                );
+                return Err(text.into());
+            }
+        }
+        let (segment, body) = (
+            self.integer("mappedFileSizeCommitLog"),
+            self.integer("maxMessageSize"),
+        );
+        // Room for topic, properties and the end of the segment.
+        if segment < body + 65_536 {
+            self.warnings.push(format!(
+                "messages close to maxMessageSize = {body} don't fit a segment of mappedFileSizeCommitLog = {segment} bytes \
+                 and are refused"
+            ));
+        }
         Ok(())
     }
 
-    fn find_advertised(&mut self) -> Result<IpAddr, ConfigError> {
-        let name = self.text("brokerIP1").to_owned();
-        let ip = if name.is_empty() {
-            if !self.bind.is_unspecified() {
-                return Ok(self.bind);
-            }
-            outward_address()
-        } else {
-            let resolved = (name.as_str(), 0)
-                .to_socket_addrs()
-                .ok()
-                .and_then(|mut all| all.next());
-            resolved.map(|a| a.ip()).ok_or_else(|| {
-                ConfigError(format!(
-                    "brokerIP1: {name:?} is no address and no known host name"
-                ))
-            })?
-        };
-        if matches!(ip, IpAddr::V4(v4) if v4.octets()[0] == 172 && v4.octets()[1] == 17) {
-            self.warnings.push(format!(
-                "clients are told {ip}, an address of a container bridge; set brokerIP1"
-            ));
-        }
-        Ok(ip)
-    }
-
-    /// Values are checked when they are read; a name that is not in [`KEYS`] is a mistake in this crate.
+    /// Values are checked when they are read; a name that no table has is a mistake in this crate.
     pub fn text(&self, name: &str) -> &str {
-        self.values.get(name).expect("a key of the table")
+        self.values.get(name).expect("a key of the tables")
     }
 
     pub fn integer(&self, name: &str) -> i64 {
@@ -459,184 +292,119 @@ impl Config {
         if self.shards == 1 {
             self.root.clone()
         } else {
-            self.root.join(format!("shard-{shard}"))
+            self.root.join(layout::shard_folder(shard))
         }
     }
 
+    /// Folder of a shard's commit log.
+    pub fn commit_log(&self, shard: u16) -> PathBuf {
+        self.folder("storePathCommitLog", "commitlog", shard)
+    }
+
+    /// Folder of a shard's consume queues.
+    pub fn consume_queue(&self, shard: u16) -> PathBuf {
+        self.folder("storePathConsumeQueue", "consumequeue", shard)
+    }
+
+    fn folder(&self, key: &str, name: &str, shard: u16) -> PathBuf {
+        match self.text(key) {
+            "" => self.shard_root(shard).join(name),
+            path => PathBuf::from(path),
+        }
+    }
+
+    /// What clients are told for a shard.
     pub fn shard_address(&self, shard: u16) -> SocketAddr {
         SocketAddr::new(self.advertised, self.shard_port(shard))
     }
 
-    /// Refuses a store that was written with another number of shards: some of its data would not be served.
-    pub fn check_layout(&self) -> Result<(), ConfigError> {
-        let names = std::fs::read_dir(&self.root)
-            .into_iter()
-            .flatten()
-            .flatten();
-        let names: Vec<String> = names
-            .filter_map(|e| e.file_name().into_string().ok())
-            .collect();
-        let shards = names
-            .iter()
-            .filter_map(|n| n.strip_prefix("shard-")?.parse::<u16>().ok());
-        let highest = shards.max();
-        let remedy = "move the data elsewhere or set shards to fit";
-        if self.shards > 1 && names.iter().any(|n| n == "commitlog") {
-            let root = self.root.display();
-            return Err(ConfigError(format!(
-                "{root} holds the store of one shard, shards is {}: {remedy}",
-                self.shards
-            )));
-        }
-        match highest {
-            Some(highest) if self.shards == 1 || highest >= self.shards => {
-                let directory = self.root.join(format!("shard-{highest}"));
-                Err(ConfigError(format!(
-                    "{} has no shard to serve it, shards is {}: {remedy}",
-                    directory.display(),
-                    self.shards
-                )))
-            }
-            _ => Ok(()),
-        }
+    /// Queues of an auto-created topic on each shard.
+    pub fn topic_queues(&self) -> u32 {
+        let all = self.integer("defaultTopicQueueNums") as u32;
+        (all / u32::from(self.shards)).max(1)
     }
-}
 
-fn read_file(path: &Path, given: &mut BTreeMap<String, Given>) -> Result<(), ConfigError> {
-    let file =
-        std::fs::File::open(path).map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
-    for line in PropertiesIter::new_with_encoding(std::io::BufReader::new(file), encoding_rs::UTF_8)
-    {
-        let line = line.map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
-        let origin = format!("{} line {}", path.display(), line.line_number());
-        if let LineContent::KVPair(name, value) = line.consume_content() {
-            given.insert(
-                name,
-                Given {
-                    value: value.trim().to_owned(),
-                    origin,
-                },
+    /// The processor for a shard, out of those that this process may use; `None`: wherever the system likes.
+    pub fn core(&self, shard: u16, allowed: &[usize]) -> Option<usize> {
+        let wanted = if self.cores.is_empty() {
+            allowed
+        } else {
+            &self.cores
+        };
+        let place = usize::from(shard).checked_rem(wanted.len())?;
+        let core = wanted[place];
+        allowed.contains(&core).then_some(core)
+    }
+
+    /// All values in the format of the file, with what follows from them as comments.
+    pub fn print(&self) -> String {
+        let mut out = String::new();
+        let mut area = "";
+        for key in keys::all().filter(|key| key.effect == Effect::Full) {
+            if key.area != area {
+                area = key.area;
+                let _ = writeln!(out, "# {area}");
+            }
+            let value = escape(self.text(key.name));
+            let _ = writeln!(out, "{} = {value}", key.name);
+        }
+        for shard in 0..self.shards {
+            let (name, root) = (self.shard_name(shard), self.shard_root(shard));
+            let address = self.shard_address(shard);
+            let _ = writeln!(
+                out,
+                "# shard {shard}: {name}, {address}, {}",
+                root.display()
             );
         }
+        let embedded = if self.embedded_namesrv { "on" } else { "off" };
+        let _ = writeln!(out, "# name server in this process: {embedded}");
+        out
     }
-    Ok(())
 }
 
-fn check(key: &Key, given: &Given) -> Result<String, ConfigError> {
-    let Given { value, origin } = given;
-    let error = |allowed: String| {
-        Err(ConfigError(format!(
-            "{origin}: {} = {value:?}: {allowed}",
-            key.name
-        )))
+/// A value as the file has it.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\")
+}
+
+fn check(key: &keys::Key, found: &Given) -> Result<String, ConfigError> {
+    let error = |reason: &str| ConfigError {
+        text: format!(
+            "{}: {} = {:?}: {reason}",
+            found.origin, key.name, found.value
+        ),
+        is_usage: found.is_flag,
     };
-    if value.contains(" #") || value.contains(" //") {
-        return error("a comment inside the value; put it on a line of its own".to_owned());
-    }
-    match key.kind {
-        Kind::Bool => match value.to_ascii_lowercase().as_str() {
-            lower @ ("true" | "false") => Ok(lower.to_owned()),
-            _ => error("allowed are true and false".to_owned()),
-        },
-        Kind::Integer { min, max } => match value.parse::<i64>() {
-            Ok(number) if (min..=max).contains(&number) => Ok(number.to_string()),
-            _ => error(format!("allowed are {min} to {max}")),
-        },
-        Kind::OneOf(names) => match names.iter().find(|n| n.eq_ignore_ascii_case(value)) {
-            Some(name) => Ok((*name).to_owned()),
-            None => error(format!("allowed are {}", names.join(", "))),
-        },
-        Kind::Text => Ok(value.clone()),
+    let value = values::check(key.kind, &found.value).map_err(|reason| error(&reason))?;
+    match key.effect {
+        Effect::Only(allowed) if !value.is_empty() && !allowed.contains(&value.as_str()) => {
+            Err(error(&format!("{}: {}", only(allowed), key.help)))
+        }
+        _ => Ok(value),
     }
 }
 
-fn unknown(name: &str) -> String {
-    if NO_EFFECT.contains(&name) {
-        return format!("{name} has no effect in this version");
+fn only(allowed: &[&str]) -> String {
+    match allowed {
+        [] => "leave it out".to_owned(),
+        allowed => format!("this version takes only {}", allowed.join(" and ")),
     }
-    let nearest = KEYS
-        .iter()
-        .map(|k| k.name)
-        .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
-    format!(
-        "unknown key {name}, the nearest known one is {}",
-        nearest.unwrap_or_default()
-    )
 }
 
-/// The address that leads out of this machine; loopback if none does. Connecting a datagram socket sends nothing.
-fn outward_address() -> IpAddr {
-    let probe = || {
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-        socket.local_addr().ok()
-    };
-    probe().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
+/// The known key that an unknown one most resembles, if it does.
+fn nearest(name: &str) -> Option<&'static str> {
+    let ours = keys::all().filter(|key| !matches!(key.effect, Effect::Only(_)));
+    let similar = ours.map(|key| (strsim::jaro_winkler(key.name, name), key.name));
+    let best = similar.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 >= NEAR).then_some(best.1)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(text: &str, flags: &[(&str, &str)]) -> Result<Config, String> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("broker.conf");
-        std::fs::write(&path, text).expect("written");
-        let flags: Vec<_> = flags
-            .iter()
-            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
-            .collect();
-        let error = |e: ConfigError| {
-            e.to_string()
-                .replace(&*path.to_string_lossy(), "broker.conf")
-        };
-        Config::load(Some(&path), &flags).map_err(error)
-    }
-
-    #[test]
-    fn flags_win_over_the_file_and_old_spellings_count() {
-        let text = "# a comment\nlistenPort=20911\nshards = 2\nmapedFileSizeCommitLog=262144\nbrokerName=b\n";
-        let config = load(text, &[("listenPort", "30911")]).expect("good");
-        assert_eq!(
-            (config.shard_port(0), config.shard_port(1)),
-            (30_911, 30_921)
-        );
-        assert_eq!(config.integer("mappedFileSizeCommitLog"), 262_144);
-        assert_eq!(
-            (config.shard_name(1), config.shard_root(1)),
-            ("b-1".into(), "ringmq-data/shard-1".into())
-        );
-    }
-
-    /// Source of the comment inside a value: apache/rocketmq#6631.
-    #[test]
-    fn a_bad_value_is_named_with_file_line_and_range() {
-        let check = |text: &str, expected: &str| {
-            assert_eq!(load(text, &[]).map(|_| ()), Err(expected.to_owned()))
-        };
-        check(
-            "\nlistenPort=x\n",
-            "broker.conf line 2: listenPort = \"x\": allowed are 0 to 65000",
-        );
-        check(
-            "flushDiskType=MAYBE\n",
-            "broker.conf line 1: flushDiskType = \"MAYBE\": allowed are ASYNC_FLUSH, SYNC_FLUSH",
-        );
-        check(
-            "brokerIP1=10.0.0.1 # eth0\n",
-            "broker.conf line 1: brokerIP1 = \"10.0.0.1 # eth0\": a comment inside the value; put it on a line of its own",
-        );
-    }
-
-    #[test]
-    fn unknown_and_idle_keys_are_reported() {
-        let config = load("listenPrt=1\nsendMessageThreadPoolNums=4\n", &[]).expect("good");
-        assert_eq!(
-            config.warnings,
-            [
-                "unknown key listenPrt, the nearest known one is listenPort",
-                "sendMessageThreadPoolNums has no effect in this version"
-            ]
-        );
+/// What a key takes, and its default, for `--help`.
+pub fn describe(key: &keys::Key) -> String {
+    match key.effect {
+        Effect::Only(allowed) => format!("{}: {}", only(allowed), key.help),
+        _ if key.default.is_empty() || matches!(key.kind, Kind::Delays) => key.help.to_owned(),
+        _ => format!("{} [default: {}]", key.help, key.default),
     }
 }

@@ -1,79 +1,110 @@
 //! Arguments → configuration → shards → wait → exit code.
+//!
+//! Exit codes: 0 after a clean end, 1 with one line that says why, 2 for bad usage.
 
-use clap::{Arg, ArgMatches, Command, value_parser};
-use ringmq::config::{Config, KEYS, Kind};
-use std::io::IsTerminal;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ringmq::config::{Config, describe, keys};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const AFTER_HELP: &str = "Examples:
-  ringmq                                 name server on 9876, a shard per core from 10911 on, store in ./ringmq-data
-  ringmq --shards 1 --listenPort 20911   one shard, like a stock broker
-  ringmq -c broker.conf                  RocketMQ's broker.conf; flags win over it
-  ringmq -n 10.0.0.5:9876                register there; the embedded name server stays off
+const USAGE: u8 = 2;
 
-Connections are accepted from this machine only, unless --bindAddress says otherwise.";
+const ABOUT: &str =
+    "A message broker that speaks the Apache RocketMQ protocol: one io_uring shard per processor.
+
+Without arguments: name server on port 9876, brokers from port 10911 on, store in ./ringmq-data.
+Connections are accepted from this machine only, unless bindAddress says otherwise.";
+
+const EXAMPLES: &str = "Examples:
+  ringmq --shards 1 --listenPort 20911      one shard, like a stock broker
+  ringmq -c broker.conf                     RocketMQ's broker.conf; flags win over it
+  ringmq -n '10.0.0.5:9876;10.0.0.6:9876'   register there; no name server in this process
+  ringmq --bindAddress 0.0.0.0 --brokerIP1 mq1.example.org
+                                            open to the network, under this name
+  ringmq -c broker.conf -p                  print what it amounts to, and end
+
+Every key is a line of the file as well: key = value, comments on lines of their own.
+Keys of Apache RocketMQ that mean nothing here are accepted there and named at the start.
+RINGMQ_LOG=debug logs more.";
 
 fn arguments() -> Command {
-    let mut command = Command::new("ringmq")
+    let command = Command::new("ringmq")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("A message broker that speaks the Apache RocketMQ protocol: one io_uring shard per core.")
-        .after_help(AFTER_HELP)
-        .arg(Arg::new("config").short('c').value_name("FILE").value_parser(value_parser!(PathBuf)).help("configuration file (Java properties)"))
-        .arg(Arg::new("namesrv").short('n').value_name("ADDRESSES").help("the same as --namesrvAddr"));
-    for key in KEYS {
-        let allowed = match key.kind {
-            Kind::Bool => "true|false".to_owned(),
-            Kind::Integer { min, max } => format!("{min}..{max}"),
-            Kind::OneOf(names) => names.join("|"),
-            Kind::Text => "TEXT".to_owned(),
-        };
-        let default = if key.default.is_empty() {
-            String::new()
-        } else {
-            format!(" [default: {}]", key.default)
-        };
+        .about(ABOUT)
+        .after_help(EXAMPLES)
+        .arg(
+            Arg::new("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("configuration file in the format of Java properties"),
+        )
+        .arg(
+            Arg::new("print")
+                .short('p')
+                .action(ArgAction::SetTrue)
+                .help("print the configuration and end"),
+        );
+    keys::all().fold(command, |command, key| {
         let argument = Arg::new(key.name)
             .long(key.name)
-            .value_name(allowed)
-            .help(format!("{}{default}", key.help));
-        command = command.arg(argument);
-    }
-    command
+            .value_name(key.kind.allowed())
+            .allow_hyphen_values(true)
+            .help_heading(key.area)
+            .help(describe(&key));
+        command.arg(match key.name {
+            "namesrvAddr" => argument.short('n'),
+            _ => argument,
+        })
+    })
 }
 
 fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
-    let given = |id: &str| matches.get_one::<String>(id).cloned();
-    let mut flags: Vec<(String, String)> = KEYS
-        .iter()
-        .filter_map(|k| given(k.name).map(|value| (k.name.to_owned(), value)))
-        .collect();
-    flags.extend(given("namesrv").map(|value| ("namesrvAddr".to_owned(), value)));
-    flags
+    keys::all()
+        .filter_map(|key| {
+            let value = matches.get_one::<String>(key.name)?;
+            Some((key.name.to_owned(), value.clone()))
+        })
+        .collect()
 }
 
-fn main() -> ExitCode {
-    let matches = arguments().get_matches();
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_env("RINGMQ_LOG").unwrap_or_else(|_| "info".into());
+/// One line for each event, on standard error.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("RINGMQ_LOG");
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
+}
+
+fn fail(reason: &dyn std::fmt::Display, code: ExitCode) -> ExitCode {
+    eprintln!("ringmq: {reason}");
+    code
+}
+
+fn main() -> ExitCode {
+    let matches = arguments().get_matches();
+    start_log();
     let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
-    let result = Config::load(file, &flags(&matches))
-        .map_err(|e| e.to_string())
-        .and_then(|config| ringmq::shard::launch::run(&config));
-    match result {
+    let config = match Config::load(file, &flags(&matches)) {
+        Ok(config) => config,
+        Err(error) if error.is_usage => return fail(&error, ExitCode::from(USAGE)),
+        Err(error) => return fail(&error, ExitCode::FAILURE),
+    };
+    if matches.get_flag("print") {
+        return match std::io::stdout().write_all(config.print().as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, ExitCode::FAILURE),
+        };
+    }
+    match ringmq::shard::launch::run(&config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("ringmq: {reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason, ExitCode::FAILURE),
     }
 }

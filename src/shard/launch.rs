@@ -37,8 +37,6 @@ struct Plan {
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
     let root = config.shard_root(shard);
-    let shards = u32::from(config.shards);
-    let queues = (config.integer("defaultTopicQueueNums") as u32 / shards).max(1);
     let flush = match config.text("flushDiskType") {
         "SYNC_FLUSH" => FlushMode::Sync,
         _ => FlushMode::Async {
@@ -57,7 +55,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             address: config.shard_address(shard),
             auto_create_topics: config.bool("autoCreateTopicEnable"),
             auto_create_groups: config.bool("autoCreateSubscriptionGroup"),
-            default_topic_queue_nums: queues,
+            default_topic_queue_nums: config.topic_queues(),
             message_bytes_max: config.integer("maxMessageSize") as u32,
             region: "DefaultRegion".to_owned(),
             trace_on: config.bool("traceOn"),
@@ -70,8 +68,8 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
         },
         store: StoreConfig {
-            commit_log: root.join("commitlog"),
-            consume_queue: root.join("consumequeue"),
+            commit_log: config.commit_log(shard),
+            consume_queue: config.consume_queue(shard),
             segment_bytes: config.integer("mappedFileSizeCommitLog") as u64,
             queue_file_bytes: config.integer("mappedFileSizeConsumeQueue") as u64,
             flush,
@@ -84,14 +82,17 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             receive_buffers: RECEIVE_BUFFERS,
             receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             write_mode: config.write_mode(),
-            store: root,
+            store: config.commit_log(shard),
         },
     }
 }
 
 /// Runs the process until it is told to stop. **Errors**: one line that says what could not be had.
 pub fn run(config: &Config) -> Result<(), String> {
-    config.check_layout().map_err(|e| e.to_string())?;
+    config
+        .notes
+        .iter()
+        .for_each(|note| tracing::info!("{note}"));
     config
         .warnings
         .iter()
@@ -105,11 +106,13 @@ pub fn run(config: &Config) -> Result<(), String> {
         None
     };
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
     let mut shards = Vec::new();
     let mut threads = Vec::new();
     for shard in 0..config.shards {
-        let core = cores.get(usize::from(shard) % cores.len().max(1)).copied();
+        let core = config.core(shard, &allowed);
+        let core = core.map(|id| core_affinity::CoreId { id });
         let plan = plan(config, shard, core);
         let identity = ShardIdentity {
             shard: plan.id,
@@ -247,8 +250,10 @@ type Built = (Shard<Uring>, MailSender<ToShard>);
 
 fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> {
     let root = &plan.store.root;
-    std::fs::create_dir_all(root)
-        .map_err(|e| format!("the store {} can't be made: {e}", root.display()))?;
+    for folder in [root, &plan.store.commit_log] {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| format!("the folder {} can't be made: {e}", folder.display()))?;
+    }
     let mut io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
     let now = io.now();
     let (store, recovered) =
@@ -260,6 +265,9 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
         milliseconds = recovered.milliseconds, "store open"
     );
     let mut broker = load_broker(plan, &io)?;
+    if !recovered.clean {
+        restore_topics(plan, &store, &mut broker);
+    }
     let clamped = broker.offsets.clamp(|topic, queue_id| {
         store
             .queue(topic, queue_id)
@@ -311,7 +319,35 @@ fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
     Broker::load(plan.broker.clone(), files)
 }
 
+/// Topics whose file was not replaced any more when the process before this one died.
+fn restore_topics(plan: &Plan, store: &Store, broker: &mut Broker) {
+    let queues = store.queues();
+    let names = queues.iter().map(|(topic, id, _)| (topic.as_str(), *id));
+    broker.topics.restore(&plan.broker, names);
+}
+
+/// A configuration file; where it is missing, empty or no JSON, the one before it, which every replacement leaves
+/// beside it. Apache does the same, and its replacement leaves a moment without the file.
 fn read_config(path: &Path, io: &Uring) -> Result<Option<Vec<u8>>, String> {
+    let backup = path.with_extension("json.bak");
+    let whole = read_file(path, io)?;
+    if whole.as_deref().is_some_and(is_json) || !io.exists(&backup) {
+        return Ok(whole);
+    }
+    let before = read_file(&backup, io)?;
+    if before.as_deref().is_some_and(is_json) {
+        tracing::warn!(file = %path.display(), instead = %backup.display(),
+            "a configuration file is missing or broken, the one before it is used");
+        return Ok(before);
+    }
+    Ok(whole)
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    crate::protocol::bodies::decode::<serde_json::Map<String, serde_json::Value>>(bytes).is_ok()
+}
+
+fn read_file(path: &Path, io: &Uring) -> Result<Option<Vec<u8>>, String> {
     if !io.exists(path) {
         return Ok(None);
     }
