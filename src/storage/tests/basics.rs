@@ -373,3 +373,24 @@ fn everything_is_there_after_a_kill() {
     assert_eq!(shop.recovered.scanned_messages, 40);
     assert_eq!(shop.bodies("T", 0), expected);
 }
+
+#[test]
+fn a_record_that_belongs_elsewhere_ends_the_log() {
+    let mut shop = Shop::open(config(ASYNC));
+    shop.send("T", 0, b"first");
+    let last = shop.send("T", 0, b"other");
+    shop.turn();
+    let mut disk = shop.io.disk().clone();
+    let log = disk
+        .find("/store/commitlog/00000000000000000000".as_ref())
+        .unwrap();
+    // Sound in itself, with the next offset of its queue, but written for another place.
+    let bytes = last.end.bytes_since(last.at) as usize;
+    let mut copy = disk.contents(log)[last.at.0 as usize..][..bytes].to_vec();
+    copy[27] = 2;
+    disk.write(log, last.end.0, &copy);
+    let mut shop = Shop::reopen(disk, config(ASYNC));
+    assert_eq!(shop.bodies("T", 0), ["first", "other"]);
+    assert_eq!(shop.recovered.end, last.end);
+    assert_eq!(shop.recovered.cut_bytes, bytes as u64);
+}

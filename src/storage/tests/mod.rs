@@ -150,6 +150,28 @@ impl Shop {
         for completion in completions {
             self.store
                 .on_completion(completion, now, &mut self.io, &mut self.done);
+            self.check_watermarks();
+        }
+    }
+
+    /// `flushed ≤ written ≤ appended`, and no queue has an entry above `visible`.
+    fn check_watermarks(&self) {
+        let log = &self.store.log;
+        let (flushed, written, appended) = (log.flushed(), log.written(), log.appended());
+        assert!(
+            flushed <= written && written <= appended,
+            "{flushed} {written} {appended}"
+        );
+        for (topic, queue_id, index) in self.store.queues() {
+            let queue = self.store.table.get(index);
+            let last = queue.bounds().max.0.checked_sub(1);
+            let entry = last.and_then(|last| queue.recent(QueueOffset(last)));
+            let end = entry.map_or(PhysicalOffset(0), |entry| entry.end());
+            assert!(
+                end <= log.visible(),
+                "{topic} {queue_id}: {end} above {}",
+                log.visible()
+            );
         }
     }
 
