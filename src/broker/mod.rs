@@ -81,7 +81,7 @@ pub struct Context<'a> {
 #[derive(Debug)]
 pub enum Outcome {
     Reply(Response),
-    /// In the open batch: answered when the log has reached `end` (nobody waits for a one-way send).
+    /// In the open batch: answered when the log has reached `end`.
     Append(Acknowledgement),
     /// Parked in [`holds::Holds`]: answered by an arrival or the deadline.
     Held,
@@ -89,7 +89,7 @@ pub enum Outcome {
     Read(SmallVec<[Missing; 4]>),
     /// Answered once the name servers know of a change (`ToShard::Registered`).
     AwaitRegistration(Response),
-    /// A one-way request: no answer.
+    /// A one-way request: no answer. What it appended or committed stands, nobody waits for it.
     Nothing,
 }
 

@@ -160,8 +160,11 @@ pub(super) enum HeldEvaluation {
 /// Evaluates a held pull up to the end of its queue. What a turn brought is bounded by what it could write.
 pub(super) fn evaluate_to_end(request: &mut PullRequest, cx: &Context<'_>) -> HeldEvaluation {
     loop {
+        let cursor = request.cursor;
         match scan::evaluate(request, cx.store, cx.fetched) {
-            Evaluation::Refused(_) => {}
+            Evaluation::Refused(_) => {
+                assert!(request.cursor > cursor, "no progress at {cursor}");
+            }
             Evaluation::Answer(answer) => return HeldEvaluation::Answer(answer),
             Evaluation::Missing(missing) => return HeldEvaluation::Missing(missing),
             Evaluation::End => return HeldEvaluation::End,

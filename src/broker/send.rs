@@ -11,6 +11,7 @@ use super::topics::{PERM_WRITE, Refusal};
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
 use crate::ids::QueueIndex;
+use crate::limits::TOPIC_BYTES_MAX;
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Command;
 use crate::protocol::hash;
@@ -154,6 +155,13 @@ fn check_permissions(broker: &Broker, name: &str) -> Result<(), Refusal> {
         let remark = format!("The specified topic is not valid: {error}");
         (ResponseCode::INVALID_PARAMETER, remark)
     })?;
+    // A longer name would need records of version 2, which Go and 4.9 clients can't read.
+    if name.len() > TOPIC_BYTES_MAX {
+        return Err(illegal(format!(
+            "its topic has {} bytes, the limit is {TOPIC_BYTES_MAX}",
+            name.len()
+        )));
+    }
     if names::is_send_refused(name) {
         let remark = format!("Sending message to topic[{name}] is forbidden.");
         return Err((ResponseCode::NO_PERMISSION, remark));

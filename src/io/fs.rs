@@ -243,45 +243,101 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Creates or extends a file to `len` bytes; with `zero_fill`, writes zeros over what was not there before, so that
-/// a later flush has no extents to convert. On failure a file that was made here is removed again.
-pub fn prepare_file(path: &Path, len: u64, zero_fill: bool) -> io::Result<fs::File> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let existed = path.exists();
-    let result = prepare_contents(path, len, zero_fill);
-    if result.is_err() && !existed {
-        let _ = fs::remove_file(path);
-    }
-    result
+/// Zeros written at once while a file is being prepared.
+const FILL_STEP_BYTES: u64 = 1 << 20;
+/// Zeros between two flushes: a big flush would hold up those of others.
+const FILL_FLUSH_BYTES: u64 = 16 << 20;
+
+/// A file that is being made: zeros are written over what was not there before, so that a later flush has no extents
+/// to convert. Done in steps, so that other work of the same thread need not wait for all of it.
+#[derive(Debug)]
+pub struct Preparation {
+    path: PathBuf,
+    file: fs::File,
+    /// The file was made here: on failure it is removed again.
+    is_new: bool,
+    at: u64,
+    len: u64,
+    unflushed: u64,
 }
 
-fn prepare_contents(path: &Path, len: u64, zero_fill: bool) -> io::Result<fs::File> {
-    let file = open(path, true)?;
-    let before = file.metadata()?.len();
-    if before < len && zero_fill {
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(error) => return Err(error.into()),
+impl Preparation {
+    /// Creates or extends a file to `len` bytes, sparse unless it is to be filled with zeros.
+    pub fn begin(path: &Path, len: u64, zero_fill: bool) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
         }
-        let zeros = vec![0_u8; 1 << 20];
-        let mut at = before;
-        while at < len {
-            let count = (len - at).min(zeros.len() as u64) as usize;
-            file.write_all_at(&zeros[..count], at)?;
-            at += count as u64;
+        let is_new = !path.exists();
+        let file = open(path, true)?;
+        let before = file.metadata()?.len();
+        let mut preparation = Self {
+            path: path.to_path_buf(),
+            file,
+            is_new,
+            at: if zero_fill { before.min(len) } else { len },
+            len,
+            unflushed: 0,
+        };
+        if before < len {
+            let extended = preparation.extend(zero_fill);
+            preparation.or_remove(extended)?;
         }
-        file.sync_all()?;
-    } else if before < len {
-        file.set_len(len)?;
+        Ok(preparation)
     }
-    if before < len
-        && let Some(directory) = path.parent()
-    {
-        fs::File::open(directory)?.sync_all()?;
+
+    /// Gives the file its length and makes its name durable.
+    fn extend(&mut self, zero_fill: bool) -> io::Result<()> {
+        if zero_fill {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.len) {
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        } else {
+            self.file.set_len(self.len)?;
+        }
+        match self.path.parent() {
+            Some(directory) => fs::File::open(directory)?.sync_all(),
+            None => Ok(()),
+        }
     }
-    Ok(file)
+
+    /// All zeros are written and flushed.
+    pub fn is_done(&self) -> bool {
+        self.at == self.len && self.unflushed == 0
+    }
+
+    /// Writes some more zeros.
+    pub fn step(&mut self) -> io::Result<()> {
+        let stepped = self.fill();
+        self.or_remove(stepped)
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let count = (self.len - self.at).min(FILL_STEP_BYTES);
+        let zeros = vec![0_u8; count as usize];
+        self.file.write_all_at(&zeros, self.at)?;
+        self.at += count;
+        self.unflushed += count;
+        if self.at == self.len {
+            self.file.sync_all()?;
+            self.unflushed = 0;
+        } else if self.unflushed >= FILL_FLUSH_BYTES {
+            self.file.sync_data()?;
+            self.unflushed = 0;
+        }
+        Ok(())
+    }
+
+    fn or_remove(&self, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() && self.is_new {
+            let _ = fs::remove_file(&self.path);
+        }
+        result
+    }
+
+    pub fn into_file(self) -> fs::File {
+        self.file
+    }
 }
 
 #[cfg(test)]
@@ -308,7 +364,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("0");
         fs::write(&path, b"abc").expect("written");
-        let file = prepare_file(&path, 3 << 20, true).expect("prepared");
+        let mut preparation = Preparation::begin(&path, 3 << 20, true).expect("begun");
+        let mut steps = 0;
+        while !preparation.is_done() {
+            preparation.step().expect("filled");
+            steps += 1;
+        }
+        assert_eq!(steps, 3);
+        let file = preparation.into_file();
         assert_eq!(file.metadata().expect("metadata").len(), 3 << 20);
         let bytes = fs::read(&path).expect("read");
         assert_eq!(&bytes[..3], b"abc");

@@ -1,11 +1,13 @@
 //! One thread per shard for file operations that block and aren't worth a state machine on the ring: preparing
-//! segments, replacing small files, removing files. In order, one at a time, never on the path of a message.
+//! segments, replacing small files, removing files. One at a time, never on the path of a message. Filling a segment
+//! with zeros takes seconds, so that it is done in steps, between which all other jobs go first.
 
-use super::fs::{prepare_file, replace_file};
+use super::fs::{Preparation, replace_file};
 use super::{Doorbell, Op, Token};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 /// What came of a job.
@@ -19,7 +21,8 @@ pub enum Finished {
 /// Result of a job, under its token.
 pub type JobDone = (Token, io::Result<Finished>);
 
-/// The loop's end. Dropping it ends the thread after the jobs that it has.
+/// The loop's end. Dropping it ends the thread after the jobs that it has; files that are being filled stay as they
+/// are, which is of full length and zero.
 #[derive(Debug)]
 pub struct Worker {
     jobs: Option<Sender<(Token, Op)>>,
@@ -78,22 +81,67 @@ impl Drop for Worker {
 }
 
 fn work(jobs: &Receiver<(Token, Op)>, done: &Sender<JobDone>, doorbell: &Doorbell) {
-    while let Ok((token, op)) = jobs.recv() {
-        let result = run(op);
-        if done.send((token, result)).is_err() {
-            return;
+    let mut filling: VecDeque<(Token, Preparation)> = VecDeque::new();
+    loop {
+        let job = if filling.is_empty() {
+            jobs.recv().map_err(|_| TryRecvError::Disconnected)
+        } else {
+            jobs.try_recv()
+        };
+        let finished = match job {
+            Ok((token, op)) => match begin(op) {
+                Ok(Begun::Finished(finished)) => Some((token, Ok(finished))),
+                Ok(Begun::Filling(preparation)) => {
+                    filling.push_back((token, preparation));
+                    None
+                }
+                Err(error) => Some((token, Err(error))),
+            },
+            Err(TryRecvError::Empty) => fill(&mut filling),
+            Err(TryRecvError::Disconnected) => return,
+        };
+        if let Some(finished) = finished {
+            if done.send(finished).is_err() {
+                return;
+            }
+            doorbell.0.ring();
         }
-        doorbell.0.ring();
     }
 }
 
-fn run(op: Op) -> io::Result<Finished> {
-    match op {
+/// One step of the file that has been filled for the longest; its result once that was the last one.
+fn fill(filling: &mut VecDeque<(Token, Preparation)>) -> Option<JobDone> {
+    let (_, preparation) = filling.front_mut()?;
+    let stepped = preparation.step();
+    if stepped.is_ok() && !preparation.is_done() {
+        return None;
+    }
+    let (token, preparation) = filling.pop_front()?;
+    Some((token, stepped.map(|()| opened(preparation))))
+}
+
+fn opened(preparation: Preparation) -> Finished {
+    Finished::Opened(preparation.into_file().into())
+}
+
+enum Begun {
+    Finished(Finished),
+    Filling(Preparation),
+}
+
+fn begin(op: Op) -> io::Result<Begun> {
+    let finished = match op {
         Op::Prepare {
             path,
             len,
             zero_fill,
-        } => prepare_file(&path, len, zero_fill).map(|file| Finished::Opened(file.into())),
+        } => {
+            let preparation = Preparation::begin(&path, len, zero_fill)?;
+            if !preparation.is_done() {
+                return Ok(Begun::Filling(preparation));
+            }
+            Ok(opened(preparation))
+        }
         Op::Replace {
             path,
             contents,
@@ -102,7 +150,8 @@ fn run(op: Op) -> io::Result<Finished> {
         Op::Remove { path } => removed(std::fs::remove_file(path)),
         Op::RemoveDirectory { path } => removed(std::fs::remove_dir_all(path)),
         other => panic!("not a job of the file worker: {other:?}"),
-    }
+    };
+    finished.map(Begun::Finished)
 }
 
 /// What is not there any more is removed.

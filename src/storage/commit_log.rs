@@ -133,11 +133,11 @@ impl CommitLog {
     pub fn store_timestamp(&self) -> u64 {
         self.store_timestamp
     }
-    /// Everything appended was submitted and has completed.
+    /// Everything appended was submitted and has completed. The next segment may still be in preparation: a stop
+    /// doesn't wait for its zeros.
     pub fn is_quiet(&self) -> bool {
         self.writes.queue.is_empty()
             && !self.flushing.in_flight()
-            && !self.segments.is_preparing()
             && (self.failure.is_some() || self.written == self.appended)
     }
 

@@ -3,7 +3,8 @@
 //! Neighbouring records are read at once. So many reads are in flight at a time; the others wait in order, so that
 //! consumers that catch up don't take the disk from the tail. The shard bounds the requests.
 //!
-//! Every record is checked before it is handed out: magic, size, and that it says itself to lie where it was read.
+//! Every record is checked before it is handed out: structure, body CRC, and that it says itself to lie where it was
+//! read. What is damaged is an error, never a delivery.
 
 use super::commit_log::CommitLog;
 use super::queue_files::{Acquired, QueueFiles, SlotId};
@@ -14,7 +15,8 @@ use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
 use crate::io::{Failed, File, Io, Op, Token};
 use crate::limits::{COLD_READ_BYTES_MAX, COLD_READS_IN_FLIGHT_MAX, ENTRY_BYTES};
 use crate::protocol::message::{
-    BLANK_BYTES, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, RECORD_OVERHEAD_BYTES,
+    BLANK_BYTES, MAGIC_V1, MAGIC_V2, MessageError, PHYSICAL_OFFSET_AT, RECORD_OVERHEAD_BYTES,
+    Record, StoredMessage,
 };
 use bytes::{Bytes, BytesMut};
 use slab::Slab;
@@ -397,12 +399,7 @@ fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<Option<Sourc
                     return Err(format!("the log file ends inside the record at {at}"));
                 }
                 let record = bytes.slice(from..end);
-                let found = check_record(&record, at)?;
-                if found != record.len() {
-                    return Err(format!(
-                        "the record at {at} has {found} bytes, its entry says {want}"
-                    ));
-                }
+                check_whole(&record, at)?;
                 have.ranges.push((at, record));
             }
             Ok(None)
@@ -410,7 +407,9 @@ fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<Option<Sourc
         Source::Probe { segment, start, .. } => {
             let found = check_record(bytes, start)?;
             if found <= bytes.len() {
-                have.ranges.push((start, bytes.slice(..found)));
+                let record = bytes.slice(..found);
+                check_whole(&record, start)?;
+                have.ranges.push((start, record));
                 return Ok(None);
             }
             let size = u32::try_from(found)
@@ -441,6 +440,23 @@ fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<Option<Sourc
             Ok(None)
         }
     }
+}
+
+/// The bytes are exactly a sound record, body CRC included, that says of itself to lie at this place.
+fn check_whole(record: &[u8], at: PhysicalOffset) -> Result<(), String> {
+    let found = check_record(record, at)?;
+    if found != record.len() {
+        let asked = record.len();
+        return Err(format!(
+            "the record at {at} has {found} bytes, asked for were {asked}"
+        ));
+    }
+    let sound = match StoredMessage::decode(record) {
+        Ok(Record::Message(message)) => message.check_body_crc(),
+        Ok(Record::Blank(_)) => Err(MessageError::Lengths),
+        Err(error) => Err(error),
+    };
+    sound.map_err(|error| format!("the record at {at} is damaged: {error}"))
 }
 
 /// The bytes begin with a record that says of itself to lie at this place. Returns its size, of which fewer bytes may

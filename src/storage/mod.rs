@@ -307,12 +307,12 @@ impl Store {
         if self.upkeep.is_stopping() {
             return Err(AppendError::Stopping);
         }
-        if self.table.is_stuck() {
-            let error = self
-                .writer
-                .last_error()
-                .unwrap_or("consume queues are not written");
-            return Err(AppendError::DiskFull(error.to_owned()));
+        let (unwritten, max) = self.table.memory();
+        if unwritten > max {
+            return Err(match self.writer.last_error() {
+                Some(error) if self.writer.is_failing() => AppendError::DiskFull(error.to_owned()),
+                _ => AppendError::Busy { unwritten, max },
+            });
         }
         self.log.check_room(records)
     }

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 /// Queue ids that the table takes; more than `TOPIC_QUEUES_MAX`, since an Apache store may hold some.
 pub const QUEUE_ID_MAX: u32 = 1 << 16;
+/// Entries that may wait for their files, however small the budget: a second of a busy shard.
+const ENTRIES_MAX_MIN: usize = 1 << 20;
 /// Entries of a queue that stay in memory if any may go: enough for one reply.
 const KEPT_PER_QUEUE: usize = 64;
 
@@ -32,6 +34,7 @@ pub struct QueueTable {
     pub(super) dirty: VecDeque<QueueIndex>,
     entries_in_memory: usize,
     entries_max: usize,
+    entries_limit: usize,
     /// Where the next eviction starts.
     hand: usize,
     dispatched_timestamp: u64,
@@ -40,6 +43,7 @@ pub struct QueueTable {
 impl QueueTable {
     pub fn new(entry_cache_bytes: u64) -> Self {
         let entries = entry_cache_bytes / size_of::<Entry>() as u64;
+        let entries_max = usize::try_from(entries).unwrap_or(usize::MAX);
         Self {
             queues: Vec::new(),
             topics: NameMap::default(),
@@ -47,9 +51,19 @@ impl QueueTable {
             arrivals: Vec::new(),
             dirty: VecDeque::new(),
             entries_in_memory: 0,
-            entries_max: usize::try_from(entries).unwrap_or(usize::MAX),
+            entries_max,
+            entries_limit: entries_max.saturating_mul(2).max(ENTRIES_MAX_MIN),
             hand: 0,
             dispatched_timestamp: 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn with_limit(entries: usize) -> Self {
+        Self {
+            entries_max: entries,
+            entries_limit: 2 * entries,
+            ..Self::new(0)
         }
     }
 
@@ -201,9 +215,11 @@ impl QueueTable {
         self.entries_in_memory > self.entries_max
     }
 
-    /// Entries that aren't on disk alone are over the budget by a wide margin: the disk doesn't take them.
-    pub fn is_stuck(&self) -> bool {
-        self.entries_in_memory > 4 * self.entries_max.max(1 << 16)
+    /// Bytes of entries in memory, and the most there may be: the budget twice over, since entries that aren't on disk
+    /// can't be evicted. Above it, appends are refused.
+    pub fn memory(&self) -> (u64, u64) {
+        let bytes = |entries: usize| (entries * size_of::<Entry>()) as u64;
+        (bytes(self.entries_in_memory), bytes(self.entries_limit))
     }
 
     #[cfg(test)]

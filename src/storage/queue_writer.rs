@@ -56,6 +56,11 @@ impl QueueWriter {
         self.failures
     }
 
+    /// The last round failed and waits to be tried again.
+    pub fn is_failing(&self) -> bool {
+        self.retry_us.is_some()
+    }
+
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }

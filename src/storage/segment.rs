@@ -176,10 +176,6 @@ impl Segments {
         };
     }
 
-    pub fn is_preparing(&self) -> bool {
-        matches!(self.next, Next::Preparing)
-    }
-
     /// When [`Segments::prepare_next`] tries again.
     pub fn retry_us(&self) -> Option<u64> {
         match self.next {

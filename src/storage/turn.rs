@@ -81,6 +81,13 @@ impl Store {
         fetches: &mut Vec<FetchDone>,
     ) {
         let Completion { token, result, .. } = completion;
+        if self.is_closed {
+            // The segment that was in preparation at the stop.
+            if let Ok(Done::Opened { file }) = result {
+                io.close(file);
+            }
+            return;
+        }
         match token.kind {
             tokens::LOG_WRITE => self.log.on_written(token, expect_unit(token, result)),
             tokens::QUEUE_OPEN => {

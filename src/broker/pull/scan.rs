@@ -78,11 +78,20 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn push(&mut self, record: Bytes) {
-        self.bytes += record.len();
-        self.count += 1;
-        self.segments.push(record);
+    fn push(&mut self, records: Bytes, count: u32) {
+        self.bytes += records.len();
+        self.count += count;
+        self.segments.push(records);
     }
+}
+
+/// Matching records that follow one another in the log, and so in their queue: they leave as one slice.
+#[derive(Clone, Copy)]
+struct Run {
+    first: QueueOffset,
+    at: PhysicalOffset,
+    bytes: u32,
+    count: u32,
 }
 
 impl Answer {
@@ -191,6 +200,7 @@ pub(super) fn evaluate(request: &mut PullRequest, store: &Store, fetched: &Fetch
         bounds,
         next: cursor,
         gathered: Gathered::default(),
+        run: None,
         removing: false,
     };
     scan.run()
@@ -204,6 +214,8 @@ struct Scan<'a> {
     bounds: QueueBounds,
     next: QueueOffset,
     gathered: Gathered,
+    /// Taken, but not gathered yet.
+    run: Option<Run>,
     /// The record of an examined entry is gone from the log.
     removing: bool,
 }
@@ -219,7 +231,8 @@ enum Stop {
 impl Scan<'_> {
     fn run(mut self) -> Evaluation {
         let start = self.next;
-        let stop = self.walk();
+        let walked = self.walk();
+        let stop = self.gather_run().err().unwrap_or(walked);
         self.request.cursor = self.next;
         if self.gathered.count > 0 {
             let answer = Answer::new(Status::Found, self.next, self.bounds);
@@ -251,7 +264,7 @@ impl Scan<'_> {
         let examined_max = PULL_ENTRIES_EXAMINED_MAX.max(self.request.messages_max);
         let limit = self.next.advance(u64::from(examined_max));
         while self.next < self.bounds.max {
-            if self.next >= limit || self.gathered.count >= self.request.messages_max {
+            if self.next >= limit || self.count() >= self.request.messages_max {
                 return Stop::Full;
             }
             let entry = match self
@@ -273,24 +286,75 @@ impl Scan<'_> {
         Stop::End
     }
 
-    /// Takes the record of an entry if it matches.
+    /// Messages taken so far.
+    fn count(&self) -> u32 {
+        self.gathered.count + self.run.map_or(0, |run| run.count)
+    }
+
+    /// Takes the record of an entry if it matches. Without a filter the record isn't looked at.
     fn examine(&mut self, entry: Entry) -> Result<(), Stop> {
-        if !self.request.subscription.filter.may_match(entry.tags_code) {
+        let filter = &self.request.subscription.filter;
+        if !filter.may_match(entry.tags_code) {
             self.refuse(entry);
             return Ok(());
         }
-        let bytes = self.gathered.bytes + entry.bytes as usize;
-        if self.gathered.count > 0 && bytes > PULL_BYTES_MAX as usize {
+        let taken = self.gathered.bytes + self.run.map_or(0, |run| run.bytes as usize);
+        if self.count() > 0 && taken + entry.bytes as usize > PULL_BYTES_MAX as usize {
             return Err(Stop::Full);
         }
-        let record = match self.store.record(entry.at, entry.bytes, self.fetched) {
-            Ok(record) => record,
-            Err(_) => return Err(Stop::Missing(self.missing_records(entry))),
+        if matches!(filter, Filter::Tags(_)) {
+            match self.store.record(entry.at, entry.bytes, self.fetched) {
+                Ok(record) if filter.matches_record(&record) => {}
+                Ok(_) => {
+                    self.refuse(entry);
+                    return Ok(());
+                }
+                Err(_) => return Err(Stop::Missing(self.missing_records(entry))),
+            }
+        }
+        self.take(entry)
+    }
+
+    fn take(&mut self, entry: Entry) -> Result<(), Stop> {
+        if let Some(run) = &mut self.run
+            && run.at.advance(u64::from(run.bytes)) == entry.at
+        {
+            run.bytes += entry.bytes;
+            run.count += 1;
+            return Ok(());
+        }
+        self.gather_run()?;
+        self.run = Some(Run {
+            first: self.next,
+            at: entry.at,
+            bytes: entry.bytes,
+            count: 1,
+        });
+        Ok(())
+    }
+
+    /// Gathers the run: at once where it lies in one piece of memory, else record by record. Where one is missing the
+    /// walk ends in front of it.
+    fn gather_run(&mut self) -> Result<(), Stop> {
+        let Some(run) = self.run.take() else {
+            return Ok(());
         };
-        if self.request.subscription.filter.matches_record(&record) {
-            self.gathered.push(record);
-        } else {
-            self.refuse(entry);
+        if let Ok(records) = self.store.record(run.at, run.bytes, self.fetched) {
+            self.gathered.push(records, run.count);
+            return Ok(());
+        }
+        for index in 0..u64::from(run.count) {
+            let offset = run.first.advance(index);
+            let entry = self.store.entry(self.request.queue, offset, self.fetched);
+            let entry = entry.expect("an entry that was there in this call");
+            match self.store.record(entry.at, entry.bytes, self.fetched) {
+                Ok(record) => self.gathered.push(record, 1),
+                Err(_) => {
+                    self.next = offset;
+                    self.request.refused = self.request.refused.filter(|(at, _)| *at < offset);
+                    return Err(Stop::Missing(self.missing_records(entry)));
+                }
+            }
         }
         Ok(())
     }

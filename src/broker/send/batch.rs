@@ -7,7 +7,7 @@ use super::stored::{self, ClientProperties};
 use super::{SendScratch, Sent, Target, append_refusal, check_body, illegal, message};
 use crate::broker::topics::Refusal;
 use crate::broker::{Acknowledgement, Broker, Context};
-use crate::limits::{BATCH_MESSAGES_MAX, TOPIC_BYTES_MAX};
+use crate::limits::BATCH_MESSAGES_MAX;
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::hash;
 use crate::protocol::message::{
@@ -73,19 +73,11 @@ pub(super) fn send(
 }
 
 fn check_topic(topic: &str) -> Result<(), Refusal> {
-    let refuse = |remark| Err((ResponseCode::MESSAGE_ILLEGAL, remark));
-    if topic.len() > TOPIC_BYTES_MAX {
-        return refuse(format!(
-            "message topic length too long {}, the limit of a batch is {TOPIC_BYTES_MAX}",
-            topic.len()
-        ));
+    if !topic.starts_with(RETRY_PREFIX) {
+        return Ok(());
     }
-    if topic.starts_with(RETRY_PREFIX) {
-        return refuse(format!(
-            "batch request does not support retry group {topic}"
-        ));
-    }
-    Ok(())
+    let remark = format!("batch request does not support retry group {topic}");
+    Err((ResponseCode::MESSAGE_ILLEGAL, remark))
 }
 
 /// Neither a batch nor one of its records can be delayed or half.

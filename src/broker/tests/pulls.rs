@@ -479,6 +479,52 @@ fn an_answer_shares_the_bytes_of_the_log() {
     assert_eq!(pointer(&mut desk, "G1"), pointer(&mut desk, "G2"));
 }
 
+/// Neighbours in the log leave as one slice, so that an answer costs one segment of the send, not one per message.
+#[test]
+fn neighbours_in_the_log_are_one_segment() {
+    let mut desk = Desk::new();
+    for (tag, queue_id) in [
+        ("A", 0),
+        ("A", 0),
+        ("B", 0),
+        ("A", 0),
+        ("A", 1),
+        ("A", 0),
+        ("A", 0),
+    ] {
+        let properties = format!("TAGS\u{1}{tag}\u{2}");
+        let properties = &*properties;
+        desk.start_send(&Sending {
+            queue_id,
+            properties,
+            ..Sending::default()
+        });
+    }
+    desk.turn();
+    for (expression, max, segments, count) in [
+        ("*", 32, 2, 6),
+        ("A", 32, 3, 5),
+        ("*", 3, 1, 3),
+        ("A", 3, 2, 3),
+        ("B", 32, 1, 1),
+    ] {
+        let response = desk.pull(&Pulling {
+            expression,
+            max,
+            ..Pulling::default()
+        });
+        assert_eq!(messages(&response).len(), count, "{expression} {max}");
+        let Body::Stored {
+            segments: found, ..
+        } = &response.body
+        else {
+            panic!("records");
+        };
+        assert_eq!(found.len(), segments, "{expression} {max}");
+    }
+    assert_eq!(desk.counters.messages_out, 18);
+}
+
 // ---- filters ----
 
 /// Source: alibaba/RocketMQ#292: a group on A ends at the end although the last message is a B.

@@ -708,18 +708,15 @@ fn a_batch_is_stored_whole_or_not_at_all() {
             ),
         ],
     );
-    let long_dlq = format!("%DLQ%{}", "g".repeat(125));
-    check_refused(
-        &mut desk,
-        &[(
-            Sending {
-                topic: &long_dlq,
-                ..send
-            },
-            13,
-            "topic length too long 130",
-        )],
-    );
+    let long = format!("%DLQ%{}", "g".repeat(125));
+    for sending in [send, Sending::default()] {
+        let sending = Sending {
+            topic: &long,
+            ..sending
+        };
+        let text = "its topic has 130 bytes, the limit is 127";
+        check_refused(&mut desk, &[(sending, 13, text)]);
+    }
     assert_eq!(desk.send("T", 0, "", b"y").queue_offset, 1);
 }
 

@@ -373,3 +373,67 @@ fn everything_is_there_after_a_kill() {
     assert_eq!(shop.recovered.scanned_messages, 40);
     assert_eq!(shop.bodies("T", 0), expected);
 }
+
+#[test]
+fn a_record_that_belongs_elsewhere_ends_the_log() {
+    let mut shop = Shop::open(config(ASYNC));
+    shop.send("T", 0, b"first");
+    let last = shop.send("T", 0, b"other");
+    shop.turn();
+    let mut disk = shop.io.disk().clone();
+    let log = disk
+        .find("/store/commitlog/00000000000000000000".as_ref())
+        .unwrap();
+    // Sound in itself, with the next offset of its queue, but written for another place.
+    let bytes = last.end.bytes_since(last.at) as usize;
+    let mut copy = disk.contents(log)[last.at.0 as usize..][..bytes].to_vec();
+    copy[27] = 2;
+    disk.write(log, last.end.0, &copy);
+    let mut shop = Shop::reopen(disk, config(ASYNC));
+    assert_eq!(shop.bodies("T", 0), ["first", "other"]);
+    assert_eq!(shop.recovered.end, last.end);
+    assert_eq!(shop.recovered.cut_bytes, bytes as u64);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_the_next_segment() {
+    let mut shop = Shop::open(config(ASYNC));
+    shop.send("T", 0, b"a");
+    shop.io.hold(true);
+    let now = shop.io.now();
+    shop.store.seal(now, &mut shop.io);
+    shop.store.begin_stop(now, &mut shop.io);
+    let is_prepare = |(token, _): &(crate::io::Token, crate::io::Op)| *token == tokens::LOG_PREPARE;
+    while let Some(index) = shop.io.pending().iter().position(|op| !is_prepare(op)) {
+        shop.complete(index);
+    }
+    assert!(shop.store.is_stopped());
+    assert_eq!(shop.io.pending().len(), 1, "the segment");
+    shop.io.hold(false);
+    shop.settle();
+    let disk = shop.io.disk().clone();
+    let mut shop = Shop::reopen(disk, config(ASYNC));
+    assert!(shop.recovered.clean);
+    assert_eq!(shop.bodies("T", 0), ["a"]);
+}
+
+#[test]
+fn entries_that_find_no_disk_refuse_appends_in_the_end() {
+    let mut shop = Shop::open(config(ASYNC));
+    shop.store.table = QueueTable::with_limit(4);
+    shop.io.fail(OpKind::Prepare, 1, u64::MAX, 28);
+    let mut sent = 0;
+    let refused = loop {
+        match shop.try_send("T", 0, b"a") {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        shop.turn();
+        shop.pass_ms(600);
+    };
+    assert!(sent <= 10, "{sent}");
+    assert!(matches!(refused, AppendError::DiskFull(_)), "{refused:?}");
+    shop.io.heal();
+    shop.pass_ms(5000);
+    shop.send("T", 0, b"b");
+}

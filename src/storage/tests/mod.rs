@@ -78,6 +78,8 @@ pub struct Shop {
     pub recovered: Recovered,
     pub arrivals: Vec<Arrival>,
     pub done: Vec<FetchDone>,
+    /// Entries of the last cold read, so that reading on needs no further one.
+    kept: Fetched,
 }
 
 impl Shop {
@@ -101,6 +103,7 @@ impl Shop {
                 recovered,
                 arrivals: Vec::new(),
                 done: Vec::new(),
+                kept: Fetched::default(),
             }),
             Err(error) => Err((error, io)),
         }
@@ -147,6 +150,28 @@ impl Shop {
         for completion in completions {
             self.store
                 .on_completion(completion, now, &mut self.io, &mut self.done);
+            self.check_watermarks();
+        }
+    }
+
+    /// `flushed ≤ written ≤ appended`, and no queue has an entry above `visible`.
+    fn check_watermarks(&self) {
+        let log = &self.store.log;
+        let (flushed, written, appended) = (log.flushed(), log.written(), log.appended());
+        assert!(
+            flushed <= written && written <= appended,
+            "{flushed} {written} {appended}"
+        );
+        for (topic, queue_id, index) in self.store.queues() {
+            let queue = self.store.table.get(index);
+            let last = queue.bounds().max.0.checked_sub(1);
+            let entry = last.and_then(|last| queue.recent(QueueOffset(last)));
+            let end = entry.map_or(PhysicalOffset(0), |entry| entry.end());
+            assert!(
+                end <= log.visible(),
+                "{topic} {queue_id}: {end} above {}",
+                log.visible()
+            );
         }
     }
 
@@ -222,14 +247,21 @@ impl Shop {
     /// Reads one message as a pull would: entry, record, with cold reads where they are missing.
     pub fn read(&mut self, topic: &str, queue_id: u32, at: u64) -> Result<Bytes, String> {
         let queue = self.store.queue(topic, queue_id).ok_or("no such queue")?;
-        let mut fetched = Fetched::default();
+        let mut fetched = std::mem::take(&mut self.kept);
         for _ in 0..4 {
             let result = self
                 .store
                 .entry(queue, QueueOffset(at), &fetched)
                 .and_then(|entry| self.store.record(entry.at, entry.bytes, &fetched));
             let missing = match result {
-                Ok(record) => return Ok(record),
+                Ok(record) => {
+                    fetched.ranges.clear();
+                    fetched
+                        .entries
+                        .drain(..fetched.entries.len().saturating_sub(1));
+                    self.kept = fetched;
+                    return Ok(record);
+                }
                 Err(missing) => missing,
             };
             fetched = match self.store.fetch(9, &[missing], fetched, &mut self.io) {

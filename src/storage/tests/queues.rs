@@ -114,11 +114,12 @@ fn a_record_that_is_not_what_its_entry_says_is_not_delivered() {
     shop.turn();
     shop.pass_ms(1000);
     let bytes = sent.end.bytes_since(sent.at) as u32;
-    // Size, magic, physical offset; the last case is an entry with a wrong size.
+    // Size, magic, physical offset, body; the last cases are entries with a wrong size.
     for (flipped, asked) in [
         (3, bytes),
         (4, bytes),
         (35, bytes),
+        (89, bytes),
         (0, bytes - 1),
         (0, bytes + 1),
     ] {
