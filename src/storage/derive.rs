@@ -25,40 +25,44 @@ pub struct Target<'a> {
     pub config: &'a StoreConfig,
     pub tombstones: &'a Tombstones,
     pub queues: &'a mut Queues,
+    /// Set to the queue of the record; its memory is used again.
+    pub name: &'a mut QueueName,
+    /// Queues that aren't there yet are made.
+    pub adds: bool,
 }
 
 impl Target<'_> {
-    /// Takes the entry of a record. `None` if it has none.
+    /// Takes the entry of a record. `None` if it has none, or its queue isn't wanted.
     pub fn take<F: FileSystem>(
         self,
         message: &StoredMessage<'_>,
         whole_log: bool,
         io: &mut F,
-    ) -> Result<Option<(QueueName, Taken)>, OpenError> {
-        if !has_entry(message)
-            || self
-                .tombstones
-                .covers(message.topic, message.physical_offset)
-        {
+    ) -> Result<Option<Taken>, OpenError> {
+        let at = message.physical_offset;
+        if !has_entry(message) || self.tombstones.covers(message.topic, at) {
             return Ok(None);
         }
+        let queue_id = message.queue_id as u32;
+        self.name.0.clear();
+        self.name.0.push_str(message.topic);
+        self.name.1 = queue_id;
+        if self.adds && !self.queues.contains_key(self.name) {
+            let root = &self.config.consume_queue;
+            let file_bytes = self.config.queue_file_bytes;
+            let queue = RecoveringQueue::new(root, message.topic, queue_id, file_bytes);
+            self.queues.insert(self.name.clone(), queue);
+        }
+        let Some(queue) = self.queues.get_mut(self.name) else {
+            return Ok(None);
+        };
         let entry = Entry {
-            at: message.physical_offset,
+            at,
             bytes: message.bytes.len() as u32,
             tags_code: tags_code(message),
         };
-        let key = (message.topic.to_owned(), message.queue_id as u32);
-        let queue = self.queues.entry(key.clone()).or_insert_with(|| {
-            let root = &self.config.consume_queue;
-            RecoveringQueue::new(
-                root,
-                message.topic,
-                message.queue_id as u32,
-                self.config.queue_file_bytes,
-            )
-        });
         let taken = queue.take(message.queue_offset, entry, whole_log, io)?;
-        Ok(Some((key, taken)))
+        Ok(Some(taken))
     }
 }
 

@@ -14,8 +14,8 @@ use bytes::BytesMut;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Entries collected before they are written.
-const BUFFER_BYTES: usize = 64 * KIB as usize;
+/// Entries collected before they are written; small, since every queue of the log has a buffer.
+const BUFFER_BYTES: usize = 16 * KIB as usize;
 
 /// Files found in a queue's directory.
 #[derive(Debug, Default)]
@@ -301,7 +301,13 @@ impl RecoveringQueue {
         self.write_buffer(io)?;
         let first = self.found.numbers.first().copied().unwrap_or(0);
         let in_files = offset >= first * self.entries_per_file;
-        if in_files && self.read(offset, io)? == Some(entry) {
+        let found = if in_files {
+            self.read(offset, io)?
+        } else {
+            None
+        };
+        self.close(io);
+        if found == Some(entry) {
             return Ok(Taken::Known);
         }
         if offset > 0 {
@@ -361,6 +367,8 @@ impl RecoveringQueue {
         written.map_err(at_path(&self.path(number)))?;
         self.buffer.clear();
         self.touched.insert(number);
+        // Files of all queues at once would be too many.
+        self.close(io);
         Ok(())
     }
 

@@ -421,27 +421,27 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
     /// Scans the log to its end, taking entries that are missing.
     fn scan(&mut self, from: PhysicalOffset) -> Result<PhysicalOffset, OpenError> {
         let mut scanner = Scanner::new(from);
+        let mut name = QueueName::default();
+        let whole_log = from == self.segments.start();
         let reason = loop {
-            let (key, taken) = match scanner.next(&self.segments, self.io)? {
-                Step::Record(message) => {
-                    self.report.scanned_messages += 1;
-                    self.store_timestamp = self.store_timestamp.max(message.store_timestamp);
-                    let whole_log = from == self.segments.start();
-                    let target = Target {
-                        config: self.config,
-                        tombstones: &self.tombstones,
-                        queues: &mut self.queues,
-                    };
-                    match target.take(&message, whole_log, self.io)? {
-                        Some(taken) => taken,
-                        None => continue,
-                    }
-                }
+            let message = match scanner.next(&self.segments, self.io)? {
+                Step::Record(message) => message,
                 Step::Break { reason } => break reason,
                 Step::End => break "the last segment is full".to_owned(),
             };
-            if taken == Taken::Damaged {
-                self.rebuild.insert(key);
+            self.report.scanned_messages += 1;
+            self.store_timestamp = self.store_timestamp.max(message.store_timestamp);
+            let target = Target {
+                config: self.config,
+                tombstones: &self.tombstones,
+                queues: &mut self.queues,
+                name: &mut name,
+                adds: true,
+            };
+            if target.take(&message, whole_log, self.io)? == Some(Taken::Damaged)
+                && !self.rebuild.contains(&name)
+            {
+                self.rebuild.insert(name.clone());
             }
         };
         self.report.scanned_bytes += scanner.scanned_bytes();
@@ -472,18 +472,18 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         }
         self.report.queues_rebuilt = rebuilding.len();
         let mut scanner = Scanner::new(self.segments.start());
+        let mut name = QueueName::default();
         while scanner.at() < end
             && let Step::Record(message) = scanner.next(&self.segments, self.io)?
         {
-            let key = (message.topic.to_owned(), message.queue_id as u32);
-            if rebuilding.contains_key(&key) {
-                let target = Target {
-                    config: self.config,
-                    tombstones: &self.tombstones,
-                    queues: &mut rebuilding,
-                };
-                target.take(&message, true, self.io)?;
-            }
+            let target = Target {
+                config: self.config,
+                tombstones: &self.tombstones,
+                queues: &mut rebuilding,
+                name: &mut name,
+                adds: false,
+            };
+            target.take(&message, true, self.io)?;
         }
         self.report.scanned_bytes += scanner.scanned_bytes();
         self.queues.append(&mut rebuilding);
