@@ -158,9 +158,10 @@ pub fn run(config: &Config) -> Result<(), String> {
 }
 
 fn bind_name_server(config: &Config) -> Result<TcpListener, String> {
-    let address = SocketAddr::new(config.bind, config.integer("namesrvListenPort") as u16);
-    TcpListener::bind(address)
-        .map_err(|e| format!("the name server can't listen on {address}: {e}; set namesrvListenPort or stop the other process"))
+    crate::control::bind(SocketAddr::new(
+        config.bind,
+        config.integer("namesrvListenPort") as u16,
+    ))
 }
 
 fn announce(config: &Config) {
