@@ -193,6 +193,10 @@ impl Connection<'_> {
                     .extend_from_slice(buffer.get(..count).unwrap_or_default()),
             }
             if let Err(end) = self.answer_all().await {
+                if matches!(end, End::Malformed(_)) {
+                    // What came before it is answered. The end is the same if that fails.
+                    let _ = self.write().await;
+                }
                 return end;
             }
             buffer = self.fitting(buffer);
