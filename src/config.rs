@@ -143,6 +143,12 @@ pub const KEYS: &[Key] = &[
         "recent log bytes of a shard kept in memory",
     ),
     key(
+        "entryCacheBytes",
+        int(65_536, 1 << 34),
+        "33554432",
+        "consume queue entries of a shard kept in memory",
+    ),
+    key(
         "writeMode",
         Kind::OneOf(&["auto", "inline", "ring"]),
         "auto",
@@ -367,14 +373,12 @@ impl Config {
         if self.integer("mappedFileSizeConsumeQueue") % 20 != 0 {
             return error("mappedFileSizeConsumeQueue: not a multiple of 20 bytes".to_owned());
         }
-        let split = |text: &str| {
-            text.split([';', ','])
-                .map(str::trim)
-                .filter(|a| !a.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
-        self.namesrv_addresses = split(self.text("namesrvAddr"));
+        let addresses = self.text("namesrvAddr").split([';', ',']).map(str::trim);
+        let addresses: Vec<String> = addresses
+            .filter(|a| !a.is_empty())
+            .map(str::to_owned)
+            .collect();
+        self.namesrv_addresses = addresses;
         self.embedded_namesrv = match self.text("embeddedNamesrv") {
             "true" => true,
             "false" => false,

@@ -23,3 +23,5 @@ pub mod protocol;
 pub mod shard;
 pub mod stats;
 pub mod storage;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -42,7 +42,7 @@ fn a_clean_end_keeps_everything() {
                     "round {round}, {flush}"
                 );
             }
-            for _ in 0..400 {
+            for _ in 0..(if flush == "SYNC_FLUSH" { 60 } else { 400 }) {
                 let body = format!(
                     "{round} {} {}",
                     expected.len(),

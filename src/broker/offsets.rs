@@ -138,8 +138,10 @@ impl ConsumerOffsets {
     }
 }
 
-/// 14. Without an offset: 0 for a young queue whose first message is still in memory, unless the client says not to;
-/// else 22, on which clients go by `consumeFromWhere`. Source: apache/rocketmq `ConsumerManageProcessor`.
+/// Code 14. Without an offset: 0 for a young queue whose first message is still in memory, unless the client says
+/// not to; otherwise 22, on which clients go by `consumeFromWhere`.
+///
+/// **Source**: apache/rocketmq `ConsumerManageProcessor`.
 pub fn query(
     broker: &mut Broker,
     command: &Command<'_>,
@@ -184,7 +186,7 @@ fn is_young(topic: &str, queue_id: u32, cx: &Context<'_>) -> bool {
     entry.is_ok_and(|e| cx.store.record(e.at, e.bytes, &none).is_ok())
 }
 
-/// 15.
+/// Code 15.
 pub fn update(
     broker: &mut Broker,
     command: &Command<'_>,

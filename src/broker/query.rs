@@ -57,8 +57,8 @@ pub fn store_time(queue: QueueIndex, at: u64, cx: &Context<'_>) -> Result<u64, M
     Ok(store_timestamp_of(&record).unwrap_or(0))
 }
 
-/// 29. LOWER: the first message stored at or after the time, the end if there is none. UPPER: the last one stored at
-/// or before it.
+/// Code 29. LOWER: the first message stored at or after the time, the end if there is none. UPPER: the last one
+/// stored at or before it.
 pub fn search_offset(
     broker: &mut Broker,
     command: &Command<'_>,
@@ -113,7 +113,7 @@ pub fn earliest_store_time(
     )))
 }
 
-/// 33. The offset must be exactly the start of a record: ids of clients look alike, and must fail cleanly.
+/// Code 33. The offset must be exactly the start of a record: ids of clients look alike, and must fail cleanly.
 pub fn view_message(command: &Command<'_>, cx: &mut Context<'_>) -> Result<Outcome, FieldError> {
     let asked = command.require_i64("offset")?;
     let none = || {

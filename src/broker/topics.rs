@@ -178,7 +178,7 @@ impl Topics {
         cx: &mut Context<'_>,
     ) -> Result<&Topic, Refusal> {
         if !self.table.contains_key(name) {
-            let created = self.from_template(config, name, default_topic, queue_nums)?;
+            let created = self.created_like(config, name, default_topic, queue_nums)?;
             tracing::info!(
                 topic = name,
                 queues = created.write_queue_nums,
@@ -196,7 +196,7 @@ impl Topics {
         self.table.get(name).ok_or_else(missing)
     }
 
-    fn from_template(
+    fn created_like(
         &self,
         config: &BrokerConfig,
         name: &str,

@@ -86,6 +86,14 @@ impl FileSystem for Files {
     fn lock(&mut self, path: &Path) -> io::Result<File> {
         let file = open(path, true)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            // POSIX allows either for a lock that another process has.
+            Err(rustix::io::Errno::ACCESS | rustix::io::Errno::AGAIN) => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(self.add(file))
     }
 
@@ -172,14 +180,6 @@ impl FileSystem for Files {
                     return Err(error.into());
                 }
             }
-        }
-        Ok(self.add(file))
-    }
-
-    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File> {
-        let file = open(path, true)?;
-        if file.metadata()?.len() < len {
-            file.set_len(len)?;
         }
         Ok(self.add(file))
     }

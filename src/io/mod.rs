@@ -97,6 +97,9 @@ pub enum Op {
     },
     /// Removes a file; a missing one is a success. Completes with [`Done::Removed`].
     Remove { path: PathBuf },
+    /// Removes a directory and what is in it; a missing one is a success. Completes with [`Done::Removed`].
+    /// Runs in the background.
+    RemoveDirectory { path: PathBuf },
 }
 
 /// Result of an operation.
@@ -186,7 +189,9 @@ pub trait FileSystem {
     fn exists(&self, path: &Path) -> bool;
     fn create_directories(&self, path: &Path) -> io::Result<()>;
     fn open(&mut self, path: &Path) -> io::Result<File>;
-    /// Opens or creates a file and locks it against other processes. **Errors**: EWOULDBLOCK where it is locked.
+    /// Opens or creates the file and locks it until it is closed, against other processes: `flock` and, since Apache's
+    /// broker locks the first byte of the same file by `fcntl`, that too. Doesn't wait: `WouldBlock` while another
+    /// process has it.
     fn lock(&mut self, path: &Path) -> io::Result<File>;
     fn close(&mut self, file: File);
     fn len(&self, file: File) -> io::Result<u64>;
@@ -202,8 +207,6 @@ pub trait FileSystem {
     fn flush_directory(&mut self, directory: &Path) -> io::Result<()>;
     /// Creates a file of that length with its blocks allocated, where the file system can.
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File>;
-    /// As [`FileSystem::create`], without allocating blocks.
-    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File>;
     fn remove(&mut self, path: &Path) -> io::Result<()>;
     /// Removes a directory and what is in it; absent is a success.
     fn remove_directory(&mut self, path: &Path) -> io::Result<()>;

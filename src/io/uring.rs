@@ -119,6 +119,8 @@ pub struct Uring {
     doorbell_value: Box<u64>,
     doorbell_armed: bool,
     done: Vec<Completion>,
+    /// Boxed, since the kernel holds the address of a slot while it is in flight.
+    #[allow(clippy::vec_box)]
     spare_sends: Vec<Box<SendSlot>>,
     write_mode: WriteMode,
     clock: Clock,
@@ -709,9 +711,10 @@ impl Io for Uring {
                     opcode::Fsync::new(fd).flags(flags).build()
                 });
             }
-            Op::Prepare { .. } | Op::Replace { .. } | Op::Remove { .. } => {
-                self.worker.submit(token, op)
-            }
+            Op::Prepare { .. }
+            | Op::Replace { .. }
+            | Op::Remove { .. }
+            | Op::RemoveDirectory { .. } => self.worker.submit(token, op),
         }
     }
 
@@ -829,7 +832,7 @@ impl Drop for Uring {
             );
             std::mem::forget(std::mem::take(&mut self.flights));
         }
-        for (_, state) in self.sockets.drain().enumerate() {
+        for state in self.sockets.drain() {
             // SAFETY: ours, and no operation names it any more.
             drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
         }
@@ -885,9 +888,6 @@ impl FileSystem for Uring {
     }
     fn create(&mut self, path: &Path, len: u64) -> io::Result<File> {
         self.files.create(path, len)
-    }
-    fn create_sparse(&mut self, path: &Path, len: u64) -> io::Result<File> {
-        self.files.create_sparse(path, len)
     }
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         self.files.remove(path)

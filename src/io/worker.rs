@@ -99,17 +99,16 @@ fn run(op: Op) -> io::Result<Finished> {
             contents,
             keep_backup,
         } => replace_file(&path, &contents, keep_backup).map(|()| Finished::Replaced),
-        Op::Remove { path } => {
-            let removed = if path.is_dir() {
-                std::fs::remove_dir_all(&path)
-            } else {
-                std::fs::remove_file(&path)
-            };
-            match removed {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(Finished::Removed),
-            }
-        }
+        Op::Remove { path } => removed(std::fs::remove_file(path)),
+        Op::RemoveDirectory { path } => removed(std::fs::remove_dir_all(path)),
         other => panic!("not a job of the file worker: {other:?}"),
+    }
+}
+
+/// What is not there any more is removed.
+fn removed(result: io::Result<()>) -> io::Result<Finished> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(Finished::Removed),
     }
 }

@@ -75,6 +75,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             queue_file_bytes: config.integer("mappedFileSizeConsumeQueue") as u64,
             flush,
             tail_cache_bytes: config.integer("tailCacheBytes") as u64,
+            entry_cache_bytes: config.integer("entryCacheBytes") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             root: root.clone(),
         },

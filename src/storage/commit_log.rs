@@ -1,427 +1,383 @@
-//! The commit log: open batch, writes in flight, watermarks, rolling.
+//! The commit log of one shard: open batch, writes in flight, watermarks, rolling.
+//!
+//! **Owned by**: one shard, on its thread. A record gets its physical offset when it is appended to the open batch;
+//! [`CommitLog::seal`] turns the batch into writes. Writes finish in any order; only the contiguous finished prefix
+//! counts. Flushing is in `flush.rs`.
+//!
+//! **Invariants**: `flushed ≤ written ≤ appended`; each has one writer and only grows. After a failed write or flush
+//! all of them stand still and nothing is submitted any more.
+//!
+//! End of a segment, as in Apache: a record goes into a segment only if at least 8 bytes stay behind it. Otherwise
+//! these bytes become a blank record:
 //!
 //! ```text
-//! flushed ≤ written ≤ appended        all in bytes from the log's first byte ever
+//! offset  width    field
+//!      0      4    bytes from here to the end of the segment
+//!      4      4    magic CBD43194
+//!      8      -    zeros, never written: the file has them
 //! ```
 
-use super::{AppendError, FlushMode, OpenError, StoreConfig, token};
-use crate::ids::PhysicalOffset;
-use crate::io::{Done, Failed, File, Io, Op};
+use super::chunks::Chunks;
+use super::flush::Flushing;
+use super::segment::{NotReady, Segments};
+use super::tail_cache::TailCache;
+use super::{AppendError, FlushMode, tokens};
+use crate::clock::Now;
+use crate::ids::{PhysicalOffset, QueueOffset};
+use crate::io::{Failed, Io, Op, Token};
 use crate::limits::{LOG_WRITE_BYTES_MAX, UNWRITTEN_BYTES_MAX};
-use crate::protocol::message::MAGIC_BLANK;
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::protocol::message::{BLANK_BYTES, MAGIC_BLANK, NewMessage};
+use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 
-/// Bytes that the end-of-file blank needs.
-pub const BLANK_BYTES: u64 = 8;
-/// Memory that batches are built in; handed back by the readers, so steady state allocates nothing.
-const CHUNK_BYTES: usize = 1 << 20;
-/// A segment that could not be prepared is tried again after this pause.
-const PREPARE_RETRY_US: u64 = 1_000_000;
-
-/// One file of the log.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment {
-    pub start: u64,
-    pub file: File,
-}
-
-/// The segment after the newest one.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Next {
-    Absent,
-    Preparing,
-    Ready(File),
-    Failed { errno: i32, retry_us: u64 },
+/// A sealed piece of the log, not yet submitted.
+#[derive(Debug)]
+struct Part {
+    start: PhysicalOffset,
+    bytes: Bytes,
+    /// What counts as written with it: its last byte, or the end of the segment behind a blank.
+    end: PhysicalOffset,
 }
 
 #[derive(Debug)]
-struct Batch {
-    /// Position behind the batch, the blank of a finished segment included.
-    end: u64,
+struct Write {
+    start: PhysicalOffset,
+    end: PhysicalOffset,
     done: bool,
 }
 
-#[derive(Debug)]
-struct Sealed {
-    start: u64,
-    end: u64,
-    bytes: Bytes,
+/// Writes that the kernel has, in log order, numbered without gaps.
+#[derive(Debug, Default)]
+struct Writes {
+    queue: VecDeque<Write>,
+    /// Number of the oldest one.
+    first: u64,
+}
+
+/// Where the log starts after recovery.
+#[derive(Clone, Copy, Debug)]
+pub struct LogStart {
+    pub end: PhysicalOffset,
+    pub store_timestamp: u64,
 }
 
 #[derive(Debug)]
 pub struct CommitLog {
-    directory: PathBuf,
-    pub segments: Vec<Segment>,
-    segment_bytes: u64,
-    zero_fill: bool,
-    mode: FlushMode,
-    next: Next,
-    chunk: BytesMut,
-    /// Position of the first byte in `chunk`.
-    chunk_start: u64,
-    appended: u64,
-    written: u64,
-    flushed: u64,
-    sealed: VecDeque<Sealed>,
-    in_flight: VecDeque<Batch>,
-    first_in_flight: u32,
-    /// End of what the flush in flight covers.
-    flushing: Option<u64>,
-    unflushed_since_us: Option<u64>,
-    pub failure: Option<String>,
-    pub stopping: bool,
+    pub(super) segments: Segments,
+    pub(super) mode: FlushMode,
+    chunks: Chunks,
+    /// Physical offset of the first byte of the current chunk.
+    batch_start: PhysicalOffset,
+    sealed: VecDeque<Part>,
+    writes: Writes,
+    appended: PhysicalOffset,
+    written: PhysicalOffset,
+    pub(super) flushed: PhysicalOffset,
+    pub(super) flushing: Flushing,
+    pub(super) failure: Option<String>,
+    store_timestamp: u64,
 }
 
 impl CommitLog {
-    /// A log whose segments are known and whose end was found by recovery.
-    pub fn new(config: &StoreConfig, segments: Vec<Segment>, end: u64) -> Self {
+    pub fn new(
+        segments: Segments,
+        start: LogStart,
+        mode: FlushMode,
+        tail_cache_bytes: u64,
+    ) -> Self {
+        let end = start.end;
+        assert!(
+            segments.start() <= end && end <= segments.end(),
+            "the log ends at {end}, its segments cover {} to {}",
+            segments.start(),
+            segments.end()
+        );
         Self {
-            directory: config.commit_log.clone(),
             segments,
-            segment_bytes: config.segment_bytes,
-            zero_fill: config.zero_fill,
-            mode: config.flush,
-            next: Next::Absent,
-            chunk: BytesMut::new(),
-            chunk_start: end,
+            mode,
+            chunks: Chunks::new(tail_cache_bytes),
+            batch_start: end,
+            sealed: VecDeque::new(),
+            writes: Writes::default(),
             appended: end,
             written: end,
             flushed: end,
-            sealed: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            first_in_flight: 0,
-            flushing: None,
-            unflushed_since_us: None,
+            flushing: Flushing::default(),
             failure: None,
-            stopping: false,
-        }
-    }
-
-    /// Creates the first segment of an empty log, not filled with zeros: that would make a first start slow.
-    pub fn create_first<I: Io>(config: &StoreConfig, io: &mut I) -> Result<Segment, OpenError> {
-        let path = config.commit_log.join(segment_name(0));
-        let failed = |path: PathBuf| move |source| OpenError::Io { path, source };
-        io.create_directories(&config.commit_log)
-            .map_err(failed(config.commit_log.clone()))?;
-        let file = io
-            .create(&path, config.segment_bytes)
-            .map_err(failed(path))?;
-        io.flush_directory(&config.commit_log)
-            .map_err(failed(config.commit_log.clone()))?;
-        Ok(Segment { start: 0, file })
-    }
-
-    pub fn appended(&self) -> PhysicalOffset {
-        PhysicalOffset(self.appended)
-    }
-
-    pub fn written(&self) -> PhysicalOffset {
-        PhysicalOffset(self.written)
-    }
-
-    pub fn flushed(&self) -> PhysicalOffset {
-        PhysicalOffset(self.flushed)
-    }
-
-    pub fn visible(&self) -> PhysicalOffset {
-        match self.mode {
-            FlushMode::Async { .. } => self.written(),
-            FlushMode::Sync => self.flushed(),
+            store_timestamp: start.store_timestamp,
         }
     }
 
     pub fn start(&self) -> PhysicalOffset {
-        PhysicalOffset(self.segments.first().map_or(0, |s| s.start))
+        self.segments.start()
+    }
+    pub fn appended(&self) -> PhysicalOffset {
+        self.appended
+    }
+    pub fn written(&self) -> PhysicalOffset {
+        self.written
+    }
+    pub fn flushed(&self) -> PhysicalOffset {
+        self.flushed
+    }
+    pub fn visible(&self) -> PhysicalOffset {
+        match self.mode {
+            FlushMode::Async { .. } => self.written,
+            FlushMode::Sync => self.flushed,
+        }
+    }
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+    /// Store timestamp of the newest record.
+    pub fn store_timestamp(&self) -> u64 {
+        self.store_timestamp
+    }
+    /// Everything appended was submitted and has completed.
+    pub fn is_quiet(&self) -> bool {
+        self.writes.queue.is_empty()
+            && !self.flushing.in_flight()
+            && !self.segments.is_preparing()
+            && (self.failure.is_some() || self.written == self.appended)
     }
 
-    pub fn segment_of(&self, at: u64) -> Option<Segment> {
-        let behind = self.segments.partition_point(|s| s.start <= at);
-        let segment = self.segments.get(behind.checked_sub(1)?)?;
-        (at < segment.start + self.segment_bytes).then_some(*segment)
+    /// Largest record that fits a segment with the blank behind it.
+    fn record_bytes_max(&self) -> u64 {
+        self.segments.bytes() - BLANK_BYTES as u64
     }
 
-    fn newest_end(&self) -> u64 {
-        self.segments.last().map_or(0, |s| s.start) + self.segment_bytes
+    /// Bytes left in the segment that the next record would go into.
+    fn room(&self) -> u64 {
+        let end = self.segments.end();
+        assert!(self.appended <= end, "{} lies beyond {end}", self.appended);
+        end.bytes_since(self.appended)
     }
 
-    /// Makes room for records of these sizes: rolls where the segment can't take the first. Nothing is appended
-    /// unless all of them fit what may wait for the disk.
-    pub fn reserve(&mut self, total: u64, largest: u64) -> Result<(), AppendError> {
+    /// Whether records of these sizes, appended one behind the other, find room. Nothing is changed.
+    ///
+    /// **Errors**: why not. A group that doesn't fit one segment is `TooLong`, so that one prepared segment suffices.
+    pub fn check_room(
+        &self,
+        records: impl Iterator<Item = u64> + Clone,
+    ) -> Result<(), AppendError> {
         if let Some(reason) = &self.failure {
             return Err(AppendError::ReadOnly(reason.clone()));
         }
-        if self.stopping {
-            return Err(AppendError::Stopping);
+        let total: u64 = records.clone().sum();
+        let max = self.record_bytes_max();
+        if total > max {
+            return Err(AppendError::TooLong { bytes: total, max });
         }
-        if total + BLANK_BYTES > self.segment_bytes {
-            return Err(AppendError::TooLong {
-                bytes: largest,
-                max: self.segment_bytes - BLANK_BYTES,
-            });
-        }
-        let unwritten = self.appended - self.written;
-        if unwritten + total > UNWRITTEN_BYTES_MAX {
-            return Err(AppendError::Busy {
-                unwritten,
-                max: UNWRITTEN_BYTES_MAX,
-            });
-        }
-        if self.appended + total + BLANK_BYTES > self.newest_end() {
-            self.roll()?;
-        }
-        Ok(())
-    }
-
-    /// Ends the segment with a blank record and goes on in the next one.
-    fn roll(&mut self) -> Result<(), AppendError> {
-        let file = match &self.next {
-            Next::Ready(file) => *file,
-            Next::Failed { errno, .. } => {
-                return Err(AppendError::DiskFull(
-                    std::io::Error::from_raw_os_error(*errno).to_string(),
-                ));
-            }
-            Next::Absent | Next::Preparing => {
-                return Err(AppendError::Busy {
-                    unwritten: self.appended - self.written,
-                    max: UNWRITTEN_BYTES_MAX,
-                });
-            }
+        let unwritten = self.appended.bytes_since(self.visible());
+        let busy = AppendError::Busy {
+            unwritten,
+            max: UNWRITTEN_BYTES_MAX,
         };
-        let end = self.newest_end();
-        self.chunk.put_u32((end - self.appended) as u32);
-        self.chunk.put_u32(MAGIC_BLANK);
-        self.appended = end;
-        self.close_batch();
-        self.segments.push(Segment { start: end, file });
-        self.next = Next::Absent;
+        if unwritten + total > UNWRITTEN_BYTES_MAX {
+            return Err(busy);
+        }
+        let mut room = self.room();
+        for bytes in records {
+            if bytes + BLANK_BYTES as u64 > room {
+                return match self.segments.next_ready() {
+                    Ok(()) => Ok(()),
+                    Err(NotReady::Busy) => Err(busy),
+                    Err(NotReady::DiskFull(text)) => Err(AppendError::DiskFull(text)),
+                };
+            }
+            room -= bytes;
+        }
         Ok(())
     }
 
-    /// Where the next record goes; `encode` must append exactly the bytes that were reserved for it.
+    /// Store timestamp of a record appended now: never before that of an earlier record.
+    pub fn next_store_timestamp(&self, now: Now) -> u64 {
+        self.store_timestamp.max(now.wall_ms)
+    }
+
+    /// Encodes a record into the open batch; [`CommitLog::check_room`] has allowed it. Returns its place.
     pub fn append(
         &mut self,
-        encode: impl FnOnce(PhysicalOffset, &mut BytesMut),
-    ) -> (PhysicalOffset, PhysicalOffset) {
-        let at = PhysicalOffset(self.appended);
-        let before = self.chunk.len();
-        if self.chunk.capacity() - before < 4096 {
-            self.chunk.reserve(CHUNK_BYTES);
+        message: &NewMessage<'_>,
+        queue_offset: QueueOffset,
+        record_bytes: u64,
+        now: Now,
+    ) -> PhysicalOffset {
+        if record_bytes + BLANK_BYTES as u64 > self.room() {
+            self.roll();
         }
-        encode(at, &mut self.chunk);
-        self.appended += (self.chunk.len() - before) as u64;
-        if self.chunk.len() >= LOG_WRITE_BYTES_MAX {
-            self.close_batch();
+        // A blank may follow in the same chunk.
+        let need = record_bytes as usize + BLANK_BYTES;
+        if !self.chunks.has_room(need) {
+            self.cut(self.appended);
+            self.chunks.renew(need);
         }
-        (at, PhysicalOffset(self.appended))
+        let at = self.appended;
+        self.store_timestamp = self.next_store_timestamp(now);
+        let chunk = self.chunks.current();
+        let before = chunk.len();
+        message.encode(queue_offset, at, self.store_timestamp, chunk);
+        let encoded = (chunk.len() - before) as u64;
+        assert_eq!(encoded, record_bytes, "announced and encoded size at {at}");
+        self.advance_appended(at.advance(record_bytes));
+        at
     }
 
-    fn close_batch(&mut self) {
-        if self.chunk.is_empty() {
+    fn advance_appended(&mut self, to: PhysicalOffset) {
+        assert!(to >= self.appended, "appended {} to {to}", self.appended);
+        self.appended = to;
+    }
+
+    /// Ends the current segment with a blank and begins the prepared one.
+    fn roll(&mut self) {
+        let room = self.room();
+        // A segment that Apache filled to its last byte has no room even for the blank.
+        if room >= BLANK_BYTES as u64 {
+            if !self.chunks.has_room(BLANK_BYTES) {
+                self.cut(self.appended);
+                self.chunks.renew(BLANK_BYTES);
+            }
+            let chunk = self.chunks.current();
+            chunk.put_u32(room as u32);
+            chunk.put_u32(MAGIC_BLANK);
+        }
+        let end = self.segments.end();
+        self.cut(end);
+        self.advance_appended(end);
+        self.batch_start = end;
+        let segment = self.segments.take_next();
+        assert_eq!(
+            segment.first, end,
+            "the next segment begins where this one ends"
+        );
+    }
+
+    /// Splits the filled part of the chunk off; `end` counts as written with it.
+    fn cut(&mut self, end: PhysicalOffset) {
+        if self.chunks.filled() > 0 {
+            let bytes = self.chunks.current().split().freeze();
+            let part = Part {
+                start: self.batch_start,
+                bytes,
+                end,
+            };
+            let bytes_end = part.start.advance(part.bytes.len() as u64);
+            assert!(bytes_end <= end, "{bytes_end} bytes before {end}");
+            self.sealed.push_back(part);
+        }
+        self.batch_start = end;
+    }
+
+    /// Ends the open batch and submits it.
+    pub fn seal<I: Io>(&mut self, tail: &mut TailCache, io: &mut I) {
+        if self.failure.is_some() {
             return;
         }
-        let bytes = self.chunk.split().freeze();
-        self.sealed.push_back(Sealed {
-            start: self.chunk_start,
-            end: self.appended,
-            bytes,
-        });
-        self.chunk_start = self.appended;
+        self.cut(self.appended);
+        while let Some(part) = self.sealed.pop_front() {
+            tail.push(part.start, part.bytes.clone());
+            self.submit(part, io);
+        }
     }
 
-    /// Submits what was appended; hands each batch to `keep` for the tail cache.
-    pub fn seal<I: Io>(
-        &mut self,
-        now_us: u64,
-        io: &mut I,
-        mut keep: impl FnMut(PhysicalOffset, Bytes),
-    ) {
-        self.close_batch();
-        while let Some(front) = self.sealed.front() {
-            let segment = self
-                .segment_of(front.start)
-                .expect("a batch lies in a segment");
-            // A batch in a new segment waits for all before it, so that a crash leaves no hole in an older segment.
-            if front.start == segment.start && !self.in_flight.is_empty() {
-                break;
-            }
-            let Some(batch) = self.sealed.pop_front() else {
-                break;
-            };
-            let index = self
-                .first_in_flight
-                .wrapping_add(self.in_flight.len() as u32);
-            self.in_flight.push_back(Batch {
-                end: batch.end,
+    /// One write, or several of a part beyond the largest write.
+    fn submit<I: Io>(&mut self, part: Part, io: &mut I) {
+        let Part {
+            mut start,
+            mut bytes,
+            end,
+        } = part;
+        let Some(segment) = self.segments.find(start) else {
+            unreachable!("a batch at {start} lies in no segment");
+        };
+        loop {
+            let piece = bytes.split_to(bytes.len().min(LOG_WRITE_BYTES_MAX));
+            let piece_end = start.advance(piece.len() as u64);
+            let number = self.writes.first + self.writes.queue.len() as u64;
+            self.writes.queue.push_back(Write {
+                start,
+                end: if bytes.is_empty() { end } else { piece_end },
                 done: false,
             });
-            keep(PhysicalOffset(batch.start), batch.bytes.clone());
-            let position = batch.start - segment.start;
-            io.submit(
-                token(token::LOG_WRITE, index),
-                Op::Write {
-                    file: segment.file,
-                    position,
-                    bytes: batch.bytes,
-                },
-            );
-        }
-        self.prepare_next(now_us, io);
-        self.flush_if_due(now_us, io);
-    }
-
-    fn prepare_next<I: Io>(&mut self, now_us: u64, io: &mut I) {
-        let used = self.segment_bytes - (self.newest_end() - self.appended);
-        let small = self.segment_bytes <= 16 << 20;
-        let wanted = used > 0 && (small || used > self.segment_bytes / 2);
-        let retry = matches!(self.next, Next::Failed { retry_us, .. } if retry_us <= now_us);
-        if wanted
-            && (self.next == Next::Absent || retry)
-            && !self.stopping
-            && self.failure.is_none()
-        {
-            self.next = Next::Preparing;
-            let path = self.directory.join(segment_name(self.newest_end()));
-            let op = Op::Prepare {
-                path,
-                len: self.segment_bytes,
-                zero_fill: self.zero_fill,
+            let op = Op::Write {
+                file: segment.file,
+                position: start.bytes_since(segment.first),
+                bytes: piece,
             };
-            io.submit(token(token::LOG_PREPARE, 0), op);
+            io.submit(tokens::log_write(number), op);
+            start = piece_end;
+            if bytes.is_empty() {
+                return;
+            }
         }
     }
 
-    pub fn on_prepared(&mut self, result: Result<Done, Failed>, now_us: u64) {
-        self.next = match result {
-            Ok(Done::Opened { file }) => Next::Ready(file),
-            Ok(other) => panic!("a segment was prepared with {other:?}"),
-            Err(failed) => {
-                tracing::error!(error = %failed.error(), "the next segment could not be prepared");
-                Next::Failed {
-                    errno: failed.errno,
-                    retry_us: now_us + PREPARE_RETRY_US,
-                }
-            }
-        };
-    }
-
-    /// A write ended. Only the contiguous finished prefix counts: recovery would stop at a gap.
+    /// A write finished. Moves `written` to the end of the finished prefix.
+    ///
+    /// Bytes behind a gap do not count, even if their own write has finished: recovery would stop at the gap.
     /// Example: A, B, C in flight; C then A finish → `written` = end of A.
-    pub fn on_written(&mut self, index: u32, result: Result<Done, Failed>, now_us: u64) {
+    pub fn on_written(&mut self, token: Token, result: Result<(), Failed>) {
+        let number = tokens::log_write_number(token);
+        let index = number.checked_sub(self.writes.first);
+        let write = index.and_then(|index| self.writes.queue.get_mut(index as usize));
+        let Some(write) = write else {
+            unreachable!("write {number} is not in flight: {:?}", self.writes);
+        };
+        assert!(!write.done, "write {number} finished twice");
+        write.done = true;
+        let start = write.start;
         if let Err(failed) = result {
-            self.fail(format!("write failed: {}", failed.error()));
-            return;
+            self.fail("write", start, &failed);
         }
-        let place = index.wrapping_sub(self.first_in_flight) as usize;
-        let batch = self
-            .in_flight
-            .get_mut(place)
-            .expect("a write that is in flight");
-        batch.done = true;
-        while self.in_flight.front().is_some_and(|b| b.done) && self.failure.is_none() {
-            let Some(batch) = self.in_flight.pop_front() else {
-                break;
-            };
-            assert!(
-                batch.end >= self.written,
-                "written went back from {} to {}",
-                self.written,
-                batch.end
-            );
-            self.written = batch.end;
-            self.first_in_flight = self.first_in_flight.wrapping_add(1);
-            self.unflushed_since_us.get_or_insert(now_us);
-        }
-    }
-
-    fn fail(&mut self, reason: String) {
-        if self.failure.is_none() {
-            tracing::error!(reason, "the commit log is read-only until restart");
-            self.failure = Some(reason);
-        }
-    }
-
-    fn flush_if_due<I: Io>(&mut self, now_us: u64, io: &mut I) {
-        if self.flushing.is_some() || self.flushed == self.written || self.failure.is_some() {
-            return;
-        }
-        let due = match self.mode {
-            FlushMode::Sync => true,
-            FlushMode::Async { bytes, .. } => {
-                self.stopping
-                    || self.written - self.flushed >= bytes
-                    || self.flush_deadline().is_some_and(|at| at <= now_us)
-            }
-        };
-        if !due {
-            return;
-        }
-        let segment = self
-            .segment_of(self.flushed)
-            .expect("what is written lies in a segment");
-        // One file at a time; what reaches into the next segment is flushed after this.
-        let end = self.written.min(segment.start + self.segment_bytes);
-        self.flushing = Some(end);
-        self.unflushed_since_us = (end < self.written).then_some(now_us);
-        io.submit(token(token::LOG_FLUSH, 0), Op::Flush { file: segment.file });
-    }
-
-    fn flush_deadline(&self) -> Option<u64> {
-        match self.mode {
-            FlushMode::Sync => None,
-            FlushMode::Async { interval_ms, .. } => {
-                self.unflushed_since_us.map(|us| us + interval_ms * 1000)
-            }
-        }
-    }
-
-    /// A flush ended. One that failed is final: its pages may be gone while a second flush says 0.
-    pub fn on_flushed<I: Io>(&mut self, result: Result<Done, Failed>, now_us: u64, io: &mut I) {
-        let end = self.flushing.take().expect("a flush was in flight");
-        match result {
-            Ok(_) => {
+        while let Some(write) = self.writes.queue.front()
+            && write.done
+        {
+            if self.failure.is_none() {
                 assert!(
-                    self.flushed <= end && end <= self.written,
-                    "{} {end} {}",
-                    self.flushed,
-                    self.written
+                    write.end > self.written,
+                    "written {} to {}",
+                    self.written,
+                    write.end
                 );
-                self.flushed = end;
-                self.flush_if_due(now_us, io);
+                self.written = write.end;
             }
-            Err(failed) => self.fail(format!("flush failed: {}", failed.error())),
+            self.writes.first += 1;
+            self.writes.queue.pop_front();
+        }
+        assert!(
+            self.written <= self.appended,
+            "{} > {}",
+            self.written,
+            self.appended
+        );
+    }
+
+    /// One strike: the log is read-only until restart.
+    pub(super) fn fail(&mut self, what: &str, at: PhysicalOffset, failed: &Failed) {
+        if self.failure.is_some() {
+            return;
+        }
+        let (path, position) = self.segments.place(at);
+        let error = failed.error();
+        self.failure = Some(format!(
+            "{what} of {} at {position} failed: {error}",
+            path.display()
+        ));
+    }
+
+    /// Starts what is due besides the batch: the next segment once this one is used.
+    pub fn prepare_next<I: Io>(&mut self, now: Now, io: &mut I) {
+        if self.failure.is_none() && self.room() < self.segments.bytes() {
+            self.segments.prepare_next(now.monotonic_us, io);
         }
     }
 
+    /// What wakes the log without other cause.
     pub fn next_deadline(&self) -> Option<u64> {
-        let retry = match self.next {
-            Next::Failed { retry_us, .. } => Some(retry_us),
-            Next::Absent | Next::Preparing | Next::Ready(_) => None,
-        };
-        let flush = if self.flushing.is_none() && self.failure.is_none() {
-            self.flush_deadline()
-        } else {
-            None
-        };
-        retry.into_iter().chain(flush).min()
+        if self.failure.is_some() {
+            return None;
+        }
+        let retry = self.segments.retry_us();
+        [retry, self.flush_due_us()].into_iter().flatten().min()
     }
-
-    /// A seal would submit something: bytes appended after the turn's seal, or a new segment's first batch whose
-    /// predecessors are written by now.
-    pub fn has_unsealed(&self) -> bool {
-        !self.chunk.is_empty() || !self.sealed.is_empty() && self.in_flight.is_empty()
-    }
-
-    /// Everything appended is flushed and nothing is in flight, or nothing more can be done.
-    pub fn is_settled(&self) -> bool {
-        let quiet = self.flushing.is_none() && self.next != Next::Preparing;
-        quiet && (self.failure.is_some() || self.flushed == self.appended)
-    }
-}
-
-/// File name of the segment that starts at this offset.
-pub fn segment_name(start: u64) -> String {
-    format!("{start:020}")
 }

@@ -1,139 +1,396 @@
-//! Reads of what is no longer in memory.
+//! Cold reads: log records and queue entries that are no longer in memory, for requests that wait for them.
+//!
+//! Neighbouring records are read at once. So many reads are in flight at a time; the others wait in order, so that
+//! consumers that catch up don't take the disk from the tail. The shard bounds the requests.
+//!
+//! Every record is checked before it is handed out: magic, size, and that it says itself to lie where it was read.
 
-use super::consume_queue::decode;
-use super::{FetchDone, Fetched, Missing, token};
-use crate::io::{Done, Failed, File, Io, Op};
-use crate::limits::{COLD_READS_IN_FLIGHT_MAX, ENTRY_BYTES};
+use super::commit_log::CommitLog;
+use super::queue_files::{Acquired, QueueFiles, SlotId};
+use super::queue_table::QueueTable;
+use super::segment::Segment;
+use super::{Entry, FetchDone, Fetched, Missing, tokens};
+use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
+use crate::io::{Failed, File, Io, Op, Token};
+use crate::limits::{COLD_READ_BYTES_MAX, COLD_READS_IN_FLIGHT_MAX, ENTRY_BYTES};
+use crate::protocol::message::{BLANK_BYTES, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT};
+use bytes::{Bytes, BytesMut};
 use slab::Slab;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// One read of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    pub missing: Missing,
-    pub file: File,
-    pub position: u64,
-    pub len: u32,
-    /// The file was opened for this read.
-    pub close: bool,
+/// Unwanted bytes between two records that are read along rather than by a second read.
+const GAP_BYTES_MAX: u64 = 16 * 1024;
+
+type Wanted = SmallVec<[(PhysicalOffset, u32); 8]>;
+
+#[derive(Debug)]
+enum Source {
+    Log {
+        segment: Segment,
+        start: PhysicalOffset,
+        bytes: u32,
+        records: Wanted,
+    },
+    Entries {
+        queue: QueueIndex,
+        from: QueueOffset,
+        count: u32,
+        slot: Option<SlotId>,
+    },
 }
 
 #[derive(Debug)]
-struct Job {
+struct Read {
+    request: u32,
+    generation: u32,
+    source: Source,
+}
+
+#[derive(Debug)]
+struct Request {
     key: u64,
-    fetched: Fetched,
-    left: usize,
+    have: Fetched,
+    reads: u32,
     error: Option<String>,
 }
 
-/// All reads of a shard; a bounded number is in flight, the rest waits in order.
+/// What cold reads use of the store.
+pub struct Places<'a> {
+    pub log: &'a CommitLog,
+    pub table: &'a QueueTable,
+    pub files: &'a mut QueueFiles,
+}
+
 #[derive(Debug, Default)]
 pub struct Fetches {
-    jobs: Slab<Job>,
-    parts: Slab<(usize, Part)>,
-    waiting: VecDeque<usize>,
+    requests: Slab<Request>,
+    reads: Slab<Read>,
+    waiting: VecDeque<u32>,
     in_flight: usize,
+    generation: u32,
 }
 
 impl Fetches {
-    pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty()
     }
 
-    pub fn start<I: Io>(
+    /// Starts reading what a request misses. `Some` if there is nothing to read: all is in memory by now, or gone.
+    pub fn begin<I: Io>(
         &mut self,
         key: u64,
-        parts: Vec<Result<Part, String>>,
-        fetched: Fetched,
+        missing: &[Missing],
+        have: Fetched,
+        places: &mut Places<'_>,
         io: &mut I,
-    ) {
-        let job = self.jobs.insert(Job {
-            key,
-            fetched,
-            left: parts.len(),
-            error: None,
-        });
-        for part in parts {
-            // A part that can't be read is a read that ends with an error, in its turn.
-            let part = part.unwrap_or_else(|reason| {
-                self.jobs[job].error = Some(reason);
-                let missing = Missing::Log {
-                    at: crate::ids::PhysicalOffset(0),
-                    bytes: 0,
-                };
-                Part {
-                    missing,
-                    file: File(u32::MAX),
-                    position: 0,
-                    len: 0,
-                    close: false,
-                }
-            });
-            let slot = self.parts.insert((job, part));
-            self.waiting.push_back(slot);
+    ) -> Option<FetchDone> {
+        let mut sources: SmallVec<[Source; 4]> = SmallVec::new();
+        let planned = plan_records(missing, places.log, &mut sources)
+            .and_then(|()| plan_entries(missing, places, &mut sources));
+        if let Err(reason) = planned {
+            let result = Err(reason);
+            return Some(FetchDone { key, result });
         }
-        self.submit(io);
+        if sources.is_empty() {
+            let result = Ok(have);
+            return Some(FetchDone { key, result });
+        }
+        let request = self.requests.insert(Request {
+            key,
+            have,
+            reads: sources.len() as u32,
+            error: None,
+        }) as u32;
+        for source in sources {
+            self.generation = self.generation.wrapping_add(1);
+            let read = self.reads.insert(Read {
+                request,
+                generation: self.generation,
+                source,
+            });
+            self.waiting.push_back(read as u32);
+        }
+        self.pump(places, io);
+        None
     }
 
-    fn submit<I: Io>(&mut self, io: &mut I) {
-        while self.in_flight < COLD_READS_IN_FLIGHT_MAX {
-            let Some(slot) = self.waiting.pop_front() else {
-                return;
-            };
-            let part = self.parts[slot].1;
+    /// Submits reads up to the limit.
+    fn pump<I: Io>(&mut self, places: &mut Places<'_>, io: &mut I) {
+        while self.in_flight < COLD_READS_IN_FLIGHT_MAX
+            && let Some(read) = self.waiting.pop_front()
+        {
             self.in_flight += 1;
-            let op = Op::Read {
-                file: part.file,
-                position: part.position,
-                len: part.len,
-            };
-            io.submit(token(token::FETCH, slot as u32), op);
+            self.submit(read, places, io);
         }
+    }
+
+    fn submit<I: Io>(&mut self, id: u32, places: &mut Places<'_>, io: &mut I) {
+        let read = &mut self.reads[id as usize];
+        let token = Token::new(tokens::COLD_READ, id, read.generation);
+        let (file, position, len) = match &mut read.source {
+            Source::Log {
+                segment,
+                start,
+                bytes,
+                ..
+            } => (segment.file, start.bytes_since(segment.first), *bytes),
+            Source::Entries {
+                queue,
+                from,
+                count,
+                slot,
+            } => {
+                let state = places.table.get(*queue);
+                if state.is_deleted {
+                    // Answered as an empty read.
+                    let segment = places.log.segments.get(0).map_or(File(0), |s| s.file);
+                    (segment, 0, 0)
+                } else {
+                    let number = places.files.number_of(from.0);
+                    match places.files.acquire(*queue, state, number, io) {
+                        Acquired::Ready(acquired, file) => {
+                            *slot = Some(acquired);
+                            let position = places.files.position_of(from.0);
+                            (file, position, *count * ENTRY_BYTES as u32)
+                        }
+                        Acquired::Opening(opening) => {
+                            places.files.wait_for(opening, id);
+                            return;
+                        }
+                    }
+                }
+            }
+        };
+        let op = Op::Read {
+            file,
+            position,
+            len,
+        };
+        io.submit(token, op);
+    }
+
+    /// A queue file that reads waited for was opened, or could not be.
+    pub fn on_opened<I: Io>(
+        &mut self,
+        reads: &[u32],
+        result: &Result<(), Failed>,
+        places: &mut Places<'_>,
+        io: &mut I,
+        done: &mut Vec<FetchDone>,
+    ) {
+        for read in reads {
+            match result {
+                Ok(()) => self.submit(*read, places, io),
+                Err(failed) => {
+                    let reason =
+                        format!("a consume queue file can't be opened: {}", failed.error());
+                    self.finish(*read, Err(reason), done);
+                }
+            }
+        }
+        self.pump(places, io);
     }
 
     pub fn on_read<I: Io>(
         &mut self,
-        index: u32,
-        result: Result<Done, Failed>,
+        token: Token,
+        result: Result<BytesMut, Failed>,
+        places: &mut Places<'_>,
         io: &mut I,
         done: &mut Vec<FetchDone>,
     ) {
-        let (job_index, part) = self.parts.remove(index as usize);
+        let read = self.reads.get(token.index as usize);
+        let generation = read.map(|read| read.generation);
+        assert_eq!(
+            generation,
+            Some(token.generation),
+            "{token:?} outlived its read"
+        );
+        if let Some(Read {
+            source: Source::Entries { slot, .. },
+            ..
+        }) = self.reads.get_mut(token.index as usize)
+            && let Some(slot) = slot.take()
+        {
+            places.files.release(slot, io);
+        }
+        let bytes = result.map_err(|failed| failed.error().to_string());
+        self.finish(token.index, bytes.map(BytesMut::freeze), done);
+        self.pump(places, io);
+    }
+
+    /// Delivers what a read brought to its request; the last read of a request answers it.
+    fn finish(&mut self, id: u32, bytes: Result<Bytes, String>, done: &mut Vec<FetchDone>) {
         self.in_flight -= 1;
-        if part.close {
-            io.close(part.file);
+        let read = self.reads.remove(id as usize);
+        let request = &mut self.requests[read.request as usize];
+        let added = bytes.and_then(|bytes| add(read.source, &bytes, &mut request.have));
+        if let Err(reason) = added {
+            request.error.get_or_insert(reason);
         }
-        let job = &mut self.jobs[job_index];
-        match result {
-            Ok(Done::Read { bytes }) => keep(&mut job.fetched, part, bytes.freeze()),
-            Ok(other) => panic!("a read completed with {other:?}"),
-            Err(failed) => {
-                job.error
-                    .get_or_insert(format!("read failed: {}", failed.error()));
-            }
+        request.reads -= 1;
+        if request.reads > 0 {
+            return;
         }
-        job.left -= 1;
-        if job.left == 0 {
-            let job = self.jobs.remove(job_index);
-            let result = match job.error {
-                None => Ok(job.fetched),
-                Some(error) => Err(error),
-            };
-            done.push(FetchDone {
-                key: job.key,
-                result,
-            });
-        }
-        self.submit(io);
+        let request = self.requests.remove(read.request as usize);
+        let mut have = request.have;
+        have.ranges.sort_unstable_by_key(|(at, _)| *at);
+        done.push(FetchDone {
+            key: request.key,
+            result: request.error.map_or(Ok(have), Err),
+        });
     }
 }
 
-fn keep(fetched: &mut Fetched, part: Part, bytes: bytes::Bytes) {
-    match part.missing {
-        Missing::Log { at, .. } => fetched.ranges.push((at, bytes)),
-        Missing::Entries { queue, from, .. } => {
-            let entries = bytes.chunks_exact(ENTRY_BYTES).map_while(decode).collect();
-            fetched.entries.push((queue, from, entries));
+/// Reads for the records, neighbours at once.
+fn plan_records(
+    missing: &[Missing],
+    log: &CommitLog,
+    sources: &mut SmallVec<[Source; 4]>,
+) -> Result<(), String> {
+    let mut wanted: SmallVec<[(PhysicalOffset, u32); 32]> = SmallVec::new();
+    for item in missing {
+        if let Missing::Log { at, bytes } = *item {
+            wanted.push((at, bytes));
         }
     }
+    wanted.sort_unstable();
+    wanted.dedup();
+    for (at, bytes) in wanted {
+        let end = at.advance(u64::from(bytes));
+        if at < log.start() || end > log.visible() {
+            return Err(format!(
+                "bytes {at} to {end} don't exist, the log has {} to {}",
+                log.start(),
+                log.visible()
+            ));
+        }
+        if let Some(Source::Log {
+            segment,
+            start,
+            bytes: read_bytes,
+            records,
+        }) = sources.last_mut()
+        {
+            let read_end = start.advance(u64::from(*read_bytes));
+            let joined = end.max(read_end).bytes_since(*start);
+            let segment_end = segment.first.advance(log.segments.bytes());
+            let near = at <= read_end.advance(GAP_BYTES_MAX);
+            if near && end <= segment_end && joined <= u64::from(COLD_READ_BYTES_MAX) {
+                *read_bytes = joined as u32;
+                records.push((at, bytes));
+                continue;
+            }
+        }
+        let segment = log.segments.find(at);
+        let segment = segment.filter(|s| end <= s.first.advance(log.segments.bytes()));
+        let Some(segment) = segment else {
+            return Err(format!(
+                "no record goes from {at} to {end}: a segment ends between"
+            ));
+        };
+        sources.push(Source::Log {
+            segment,
+            start: at,
+            bytes,
+            records: SmallVec::from_slice(&[(at, bytes)]),
+        });
+    }
+    Ok(())
+}
+
+/// Reads for the entries that are still missing, split at the ends of files.
+fn plan_entries(
+    missing: &[Missing],
+    places: &Places<'_>,
+    sources: &mut SmallVec<[Source; 4]>,
+) -> Result<(), String> {
+    for item in missing {
+        let Missing::Entries { queue, from, count } = *item else {
+            continue;
+        };
+        let state = places.table.get(queue);
+        let min = state.bounds().min;
+        if state.is_deleted || from < min {
+            return Err(format!("entry {from} is gone, the first one is {min}"));
+        }
+        let mut from = from.0;
+        let end = from
+            .saturating_add(u64::from(count))
+            .min(state.recent_start());
+        while from < end {
+            let file_end = places.files.end_of(places.files.number_of(from));
+            let to = end.min(file_end);
+            sources.push(Source::Entries {
+                queue,
+                from: QueueOffset(from),
+                count: (to - from) as u32,
+                slot: None,
+            });
+            from = to;
+        }
+    }
+    Ok(())
+}
+
+fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<(), String> {
+    match source {
+        Source::Log { start, records, .. } => {
+            for (at, record_bytes) in records {
+                let from = at.bytes_since(start) as usize;
+                let record = (from + record_bytes as usize <= bytes.len())
+                    .then(|| bytes.slice(from..from + record_bytes as usize));
+                let record =
+                    record.ok_or_else(|| format!("the log ends inside the record at {at}"))?;
+                check_record(&record, at)?;
+                have.ranges.push((at, record));
+            }
+            Ok(())
+        }
+        Source::Entries {
+            queue, from, count, ..
+        } => {
+            let mut entries = Vec::with_capacity(count as usize);
+            for chunk in bytes.as_chunks::<ENTRY_BYTES>().0 {
+                let at = from.advance(entries.len() as u64);
+                let entry = Entry::decode(chunk);
+                entries.push(
+                    entry.ok_or_else(|| {
+                        format!("entry {at} of a consume queue is missing on disk")
+                    })?,
+                );
+            }
+            if entries.len() < count as usize {
+                return Err(format!(
+                    "a consume queue file ends before entry {}",
+                    from.0 + u64::from(count)
+                ));
+            }
+            have.entries.push((queue, from, entries));
+            Ok(())
+        }
+    }
+}
+
+/// The bytes are a record that says of itself to lie at this place.
+fn check_record(record: &[u8], at: PhysicalOffset) -> Result<(), String> {
+    let u32_at = |from: usize| {
+        let field = record.get(from..).and_then(<[u8]>::first_chunk);
+        field.map(|bytes| u32::from_be_bytes(*bytes))
+    };
+    let place = record
+        .get(PHYSICAL_OFFSET_AT..)
+        .and_then(<[u8]>::first_chunk);
+    let place = place.map(|bytes| u64::from_be_bytes(*bytes));
+    let magic = u32_at(BLANK_BYTES - 4);
+    let is_record = matches!(magic, Some(MAGIC_V1 | MAGIC_V2));
+    if is_record && u32_at(0) == Some(record.len() as u32) && place == Some(at.0) {
+        return Ok(());
+    }
+    Err(format!(
+        "no record of {} bytes at {at}: size {:?}, magic {magic:08x?}, place {place:?}",
+        record.len(),
+        u32_at(0)
+    ))
 }

@@ -7,19 +7,45 @@
 //! **Invariants**: `flushed ≤ written ≤ appended`, `visible` is `written` (ASYNC_FLUSH) or `flushed` (SYNC_FLUSH);
 //! every watermark only grows and has one writer. Nothing above `visible` has a consume queue entry.
 
+mod checkpoint;
+mod chunks;
 mod commit_log;
 mod consume_queue;
 mod fetch;
+mod flush;
+mod open;
+mod queue_files;
+mod queue_recovery;
+mod queue_table;
+mod queue_writer;
 mod recovery;
-mod store;
+mod removals;
+mod scan;
+mod segment;
 mod tail_cache;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod tombstones;
+mod turn;
+mod upkeep;
 
-pub use store::Store;
-
+use crate::clock::Now;
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
-use crate::io::Token;
+use crate::io::File;
+use crate::limits::PULL_ENTRIES_EXAMINED_MAX;
+use crate::protocol::message::{NewMessage, sys_flag};
 use bytes::Bytes;
+use commit_log::CommitLog;
+use consume_queue::QueueStart;
+use fetch::Fetches;
+use queue_files::QueueFiles;
+use queue_table::{Pending, QueueTable};
+use queue_writer::QueueWriter;
+use removals::Removals;
 use std::path::PathBuf;
+use tail_cache::TailCache;
+use upkeep::Upkeep;
 
 /// When a send is acknowledged and delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +69,8 @@ pub struct StoreConfig {
     pub flush: FlushMode,
     /// Recent log bytes kept in memory.
     pub tail_cache_bytes: u64,
+    /// Consume queue entries kept in memory, over all queues, in bytes.
+    pub entry_cache_bytes: u64,
     /// Fill the next segment with zeros ahead of use.
     pub zero_fill: bool,
 }
@@ -148,32 +176,27 @@ pub enum Missing {
 /// What was read from disk for one request. Empty for a first run; dropped with the request.
 #[derive(Debug, Default)]
 pub struct Fetched {
+    /// Records, sorted by place.
     ranges: Vec<(PhysicalOffset, Bytes)>,
     entries: Vec<(QueueIndex, QueueOffset, Vec<Entry>)>,
 }
 
 impl Fetched {
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.entries.is_empty()
+    }
+
     fn record(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
-        self.ranges.iter().find_map(|(start, range)| {
-            let from = usize::try_from(at.0.checked_sub(start.0)?).ok()?;
-            let to = from.checked_add(bytes as usize)?;
-            (to <= range.len()).then(|| range.slice(from..to))
-        })
+        let place = self.ranges.binary_search_by_key(&at, |(start, _)| *start);
+        let (_, record) = self.ranges.get(place.ok()?)?;
+        (record.len() == bytes as usize).then(|| record.clone())
     }
 
     fn entry(&self, queue: QueueIndex, at: QueueOffset) -> Option<Entry> {
-        self.entries.iter().find_map(|(q, from, entries)| {
-            let place = usize::try_from(at.0.checked_sub(from.0)?).ok()?;
-            if *q == queue {
-                entries.get(place).copied()
-            } else {
-                None
-            }
+        self.entries.iter().find_map(|(of, from, entries)| {
+            let index = at.0.checked_sub(from.0).filter(|_| *of == queue)?;
+            entries.get(usize::try_from(index).ok()?).copied()
         })
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.entries.is_empty()
     }
 }
 
@@ -195,21 +218,198 @@ pub struct FetchDone {
 /// Kinds of [`crate::io::Token`] that belong to the store: completions with them go to [`Store::on_completion`].
 pub const TOKEN_KINDS: std::ops::RangeInclusive<u8> = 0x40..=0x5f;
 
-/// Kinds of the store's own operations.
-mod token {
-    use super::Token;
-
-    pub const LOG_WRITE: u8 = 0x40;
-    pub const LOG_FLUSH: u8 = 0x41;
-    pub const LOG_PREPARE: u8 = 0x42;
-    pub const FETCH: u8 = 0x43;
-    pub const REMOVE: u8 = 0x44;
-
-    pub fn make(kind: u8, index: u32) -> Token {
-        Token::new(kind, index, 0)
-    }
+/// The commit log of a shard, its consume queues, and what belongs to them.
+///
+/// Handlers' functions are here; opening is in `open.rs`, what the loop calls in `turn.rs`.
+#[derive(Debug)]
+pub struct Store {
+    config: StoreConfig,
+    lock: File,
+    log: CommitLog,
+    tail: TailCache,
+    table: QueueTable,
+    files: QueueFiles,
+    writer: QueueWriter,
+    fetches: Fetches,
+    removals: Removals,
+    upkeep: Upkeep,
+    is_closed: bool,
 }
 
-fn token(kind: u8, index: u32) -> Token {
-    token::make(kind, index)
+impl Store {
+    // ---- for handlers: no I/O, no waiting ----
+
+    /// The queue if it has ever been opened.
+    pub fn queue(&self, topic: &str, queue_id: u32) -> Option<QueueIndex> {
+        self.table.find(topic, queue_id)
+    }
+
+    /// The queue, made if missing (its file comes with its first message). The name has been checked.
+    pub fn open_queue(&mut self, topic: &str, queue_id: u32) -> QueueIndex {
+        if let Some(queue) = self.table.find(topic, queue_id) {
+            return queue;
+        }
+        let queue = self.table.add(topic, queue_id, QueueStart::default());
+        self.table.get_mut(queue).is_blocked = self.removals.is_pending(topic);
+        queue
+    }
+
+    /// Topics and queues that exist on disk or in memory, sorted.
+    pub fn queues(&self) -> Vec<(String, u32, QueueIndex)> {
+        self.table.list()
+    }
+
+    pub fn bounds(&self, queue: QueueIndex) -> QueueBounds {
+        self.table.get(queue).bounds()
+    }
+
+    /// Appends to the open batch, assigning both offsets.
+    pub fn append(
+        &mut self,
+        queue: QueueIndex,
+        message: &NewMessage<'_>,
+        now: Now,
+    ) -> Result<Appended, AppendError> {
+        let record_bytes = message.encoded_bytes() as u64;
+        self.check_append(std::iter::once(record_bytes))?;
+        Ok(self.append_checked(queue, message, record_bytes, now))
+    }
+
+    /// Appends all or none, consecutively; returns one `Appended` per message in `appended`.
+    pub fn append_all(
+        &mut self,
+        queue: QueueIndex,
+        messages: &[NewMessage<'_>],
+        now: Now,
+        appended: &mut Vec<Appended>,
+    ) -> Result<(), AppendError> {
+        self.check_append(
+            messages
+                .iter()
+                .map(|message| message.encoded_bytes() as u64),
+        )?;
+        for message in messages {
+            let record_bytes = message.encoded_bytes() as u64;
+            appended.push(self.append_checked(queue, message, record_bytes, now));
+        }
+        Ok(())
+    }
+
+    fn check_append(&self, records: impl Iterator<Item = u64> + Clone) -> Result<(), AppendError> {
+        if self.upkeep.is_stopping() {
+            return Err(AppendError::Stopping);
+        }
+        if self.table.is_stuck() {
+            let error = self
+                .writer
+                .last_error()
+                .unwrap_or("consume queues are not written");
+            return Err(AppendError::DiskFull(error.to_owned()));
+        }
+        self.log.check_room(records)
+    }
+
+    fn append_checked(
+        &mut self,
+        index: QueueIndex,
+        message: &NewMessage<'_>,
+        record_bytes: u64,
+        now: Now,
+    ) -> Appended {
+        let queue = self.table.get_mut(index);
+        assert!(!queue.is_deleted, "append to the deleted {index:?}");
+        assert_eq!(
+            queue.queue_id, message.queue_id,
+            "queue id of {}",
+            message.topic
+        );
+        debug_assert_eq!(&*queue.topic, message.topic);
+        // Prepared and rolled-back messages have no place in their queue: Apache writes offset 0.
+        let kind = message.sys_flag & sys_flag::TRANSACTION_MASK;
+        let has_entry = kind == 0 || kind == sys_flag::TRANSACTION_COMMIT;
+        let queue_offset = if has_entry {
+            queue.assign()
+        } else {
+            QueueOffset(0)
+        };
+        let at = self.log.append(message, queue_offset, record_bytes, now);
+        if has_entry {
+            self.table.push_pending(Pending {
+                queue: index,
+                queue_offset,
+                entry: Entry {
+                    at,
+                    bytes: record_bytes as u32,
+                    tags_code: message.tags_code,
+                },
+                store_timestamp: self.log.store_timestamp(),
+            });
+        }
+        Appended {
+            queue_offset,
+            at,
+            end: at.advance(record_bytes),
+        }
+    }
+
+    /// The entry at an offset inside the bounds. [`Entry::is_blank`] where its record is lost: skip it.
+    pub fn entry(
+        &self,
+        queue: QueueIndex,
+        at: QueueOffset,
+        fetched: &Fetched,
+    ) -> Result<Entry, Missing> {
+        let state = self.table.get(queue);
+        let bounds = state.bounds();
+        assert!(
+            bounds.min <= at && at < bounds.max,
+            "entry {at} outside {bounds:?}"
+        );
+        if let Some(entry) = state.recent(at).or_else(|| fetched.entry(queue, at)) {
+            return Ok(entry);
+        }
+        let cold = state.recent_start() - at.0;
+        Err(Missing::Entries {
+            queue,
+            from: at,
+            count: cold.min(u64::from(PULL_ENTRIES_EXAMINED_MAX)) as u32,
+        })
+    }
+
+    /// The record's bytes, shared with the tail cache or what was fetched; no copy.
+    pub fn record(
+        &self,
+        at: PhysicalOffset,
+        bytes: u32,
+        fetched: &Fetched,
+    ) -> Result<Bytes, Missing> {
+        let found = self
+            .tail
+            .get(at, bytes)
+            .or_else(|| fetched.record(at, bytes));
+        found.ok_or(Missing::Log { at, bytes })
+    }
+
+    /// First byte of the log that still exists, and the first that is not visible yet.
+    pub fn log_bounds(&self) -> (PhysicalOffset, PhysicalOffset) {
+        (self.log.start(), self.log.visible())
+    }
+
+    /// Store timestamp of the newest visible message of the queue in this process's memory, if known.
+    pub fn last_store_timestamp(&self, queue: QueueIndex) -> Option<u64> {
+        self.table.get(queue).last_store_timestamp()
+    }
+
+    /// Forgets the queues of a topic; their files are removed in the background. A topic of that name made later
+    /// starts at offset 0.
+    pub fn delete_topic(&mut self, topic: &str) {
+        if self.table.delete_topic(topic) {
+            self.removals.bury(topic, self.log.appended());
+            self.upkeep.on_topic_deleted();
+        }
+    }
+
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
 }

@@ -1,44 +1,83 @@
-//! Recent log bytes, still readable without a disk read.
+//! The newest bytes of the log, in memory as they were written: a consumer that keeps up never causes a read.
+//!
+//! Slices share the memory of the batches that were written; nothing is copied in or out. A record lies in one slice.
 
 use crate::ids::PhysicalOffset;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Batches in log order; the oldest go when the budget is spent. **Invariant**: no record spans two batches.
+#[derive(Debug)]
+struct Slice {
+    start: PhysicalOffset,
+    bytes: Bytes,
+}
+
+impl Slice {
+    fn end(&self) -> PhysicalOffset {
+        self.start.advance(self.bytes.len() as u64)
+    }
+}
+
+/// **Invariants**: slices are in order and don't overlap; between them lie only the unused ends of segments.
 #[derive(Debug)]
 pub struct TailCache {
-    batches: VecDeque<(u64, Bytes)>,
+    slices: VecDeque<Slice>,
     bytes: u64,
-    budget: u64,
+    bytes_max: u64,
 }
 
 impl TailCache {
-    pub fn new(budget: u64) -> Self {
+    pub fn new(bytes_max: u64) -> Self {
         Self {
-            batches: VecDeque::new(),
+            slices: VecDeque::new(),
             bytes: 0,
-            budget,
+            bytes_max,
         }
     }
 
+    /// Adds what was sealed at the log's end.
     pub fn push(&mut self, start: PhysicalOffset, bytes: Bytes) {
+        if let Some(last) = self.slices.back() {
+            let end = last.end();
+            assert!(
+                start >= end,
+                "slice at {start} behind one that ends at {end}"
+            );
+        }
         self.bytes += bytes.len() as u64;
-        self.batches.push_back((start.0, bytes));
-        // The newest batch stays whatever its size: its readers are about to come.
-        while self.bytes > self.budget && self.batches.len() > 1 {
-            if let Some((_, old)) = self.batches.pop_front() {
-                self.bytes -= old.len() as u64;
-            }
+        self.slices.push_back(Slice { start, bytes });
+    }
+
+    /// Drops the oldest slices over the budget. Those that end above `visible` stay: nobody could read them
+    /// elsewhere once they become visible.
+    pub fn trim(&mut self, visible: PhysicalOffset) {
+        while self.bytes > self.bytes_max
+            && let Some(oldest) = self.slices.front()
+            && oldest.end() <= visible
+        {
+            self.bytes -= oldest.bytes.len() as u64;
+            self.slices.pop_front();
         }
     }
 
-    /// The record's bytes, shared with the batch.
+    /// The bytes at a place, if all of them are here.
     pub fn get(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
-        let behind = self.batches.partition_point(|(start, _)| *start <= at.0);
-        let (start, batch) = self.batches.get(behind.checked_sub(1)?)?;
-        let from = (at.0 - start) as usize;
+        let behind = self.slices.partition_point(|slice| slice.start <= at);
+        let slice = self.slices.get(behind.checked_sub(1)?)?;
+        let from = at.bytes_since(slice.start) as usize;
         let to = from.checked_add(bytes as usize)?;
-        (to <= batch.len()).then(|| batch.slice(from..to))
+        (to <= slice.bytes.len()).then(|| slice.bytes.slice(from..to))
+    }
+
+    /// First byte in memory.
+    #[cfg(test)]
+    pub fn start(&self) -> Option<PhysicalOffset> {
+        self.slices.front().map(|slice| slice.start)
+    }
+
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -46,23 +85,41 @@ impl TailCache {
 mod tests {
     use super::*;
 
+    fn cache() -> TailCache {
+        let mut cache = TailCache::new(6);
+        cache.push(PhysicalOffset(10), Bytes::from_static(b"abcd"));
+        cache.push(PhysicalOffset(14), Bytes::from_static(b"efgh"));
+        cache.push(PhysicalOffset(30), Bytes::from_static(b"ij"));
+        cache
+    }
+
     #[test]
-    fn the_oldest_batches_go_first() {
-        let mut cache = TailCache::new(10);
-        cache.push(PhysicalOffset(0), Bytes::from_static(b"abcdef"));
-        cache.push(PhysicalOffset(6), Bytes::from_static(b"gh"));
-        assert_eq!(
-            cache.get(PhysicalOffset(2), 3).as_deref(),
-            Some(&b"cde"[..])
-        );
-        assert_eq!(
-            cache.get(PhysicalOffset(5), 2),
-            None,
-            "no record spans two batches"
-        );
-        cache.push(PhysicalOffset(8), Bytes::from_static(b"ijklm"));
-        assert_eq!(cache.get(PhysicalOffset(2), 3), None);
-        assert_eq!(cache.get(PhysicalOffset(6), 2).as_deref(), Some(&b"gh"[..]));
-        assert_eq!(cache.get(PhysicalOffset(100), 1), None);
+    fn ranges_are_found_inside_one_slice() {
+        let cache = cache();
+        let cases: [(u64, u32, Option<&[u8]>); 8] = [
+            (9, 1, None),
+            (10, 4, Some(b"abcd")),
+            (11, 2, Some(b"bc")),
+            (13, 2, None),
+            (14, 4, Some(b"efgh")),
+            (18, 1, None),
+            (31, 1, Some(b"j")),
+            (31, u32::MAX, None),
+        ];
+        for (at, bytes, expected) in cases {
+            let found = cache.get(PhysicalOffset(at), bytes);
+            assert_eq!(found.as_deref(), expected, "{at} {bytes}");
+        }
+    }
+
+    #[test]
+    fn oldest_slices_go_first_but_never_invisible_ones() {
+        let mut cache = cache();
+        cache.trim(PhysicalOffset(12));
+        assert_eq!(cache.bytes(), 10, "the oldest ends above 12");
+        cache.trim(PhysicalOffset(14));
+        assert_eq!(cache.start(), Some(PhysicalOffset(14)));
+        cache.trim(PhysicalOffset(32));
+        assert_eq!(cache.bytes(), 6, "within the budget");
     }
 }

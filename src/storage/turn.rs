@@ -1,0 +1,236 @@
+//! What the loop calls: ending the batch, completions, arrivals, cold reads, stop.
+
+use super::fetch::Places;
+use super::upkeep::Parts;
+use super::{Arrival, FetchDone, Fetched, Missing, Store, tokens};
+use crate::clock::Now;
+use crate::ids::PhysicalOffset;
+use crate::io::{Completion, Done, Failed, File, Io, Token};
+use bytes::BytesMut;
+
+/// What the store expects a completion to be: the operation that the token's kind names.
+fn expect_unit(token: Token, result: Result<Done, Failed>) -> Result<(), Failed> {
+    match result {
+        Ok(Done::Written | Done::Flushed | Done::Replaced | Done::Removed) => Ok(()),
+        Ok(done) => unreachable!("{token:?} completed with {done:?}"),
+        Err(failed) => Err(failed),
+    }
+}
+
+fn expect_file(token: Token, result: Result<Done, Failed>) -> Result<File, Failed> {
+    match result {
+        Ok(Done::Opened { file }) => Ok(file),
+        Ok(done) => unreachable!("{token:?} completed with {done:?}"),
+        Err(failed) => Err(failed),
+    }
+}
+
+fn expect_bytes(token: Token, result: Result<Done, Failed>) -> Result<BytesMut, Failed> {
+    match result {
+        Ok(Done::Read { bytes }) => Ok(bytes),
+        Ok(done) => unreachable!("{token:?} completed with {done:?}"),
+        Err(failed) => Err(failed),
+    }
+}
+
+impl Store {
+    /// Ends the open batch: one write (more only at a segment's end or over the write limit). Also starts what is
+    /// due: flush, entries to disk, the next segment, checkpoint.
+    pub fn seal<I: Io>(&mut self, now: Now, io: &mut I) {
+        self.log.seal(&mut self.tail, io);
+        self.drive(now, io);
+    }
+
+    /// Starts all that is due. Cheap when nothing is.
+    fn drive<I: Io>(&mut self, now: Now, io: &mut I) {
+        if self.is_closed {
+            return;
+        }
+        if !self.upkeep.is_stopping() {
+            self.log.prepare_next(now, io);
+        }
+        self.log.flush(now, io);
+        self.table.dispatch(self.log.visible());
+        self.tail.trim(self.log.visible());
+        self.removals.drive(&self.table, &mut self.files, now, io);
+        self.writer.drive(&mut self.table, &mut self.files, now, io);
+        let mut parts = Parts {
+            log: &mut self.log,
+            table: &mut self.table,
+            files: &mut self.files,
+            writer: &mut self.writer,
+            removals: &self.removals,
+            reads_are_quiet: self.fetches.is_quiet(),
+        };
+        self.upkeep.drive(&mut parts, now, io);
+        if self.upkeep.is_stopped() {
+            self.log.segments.close(io);
+            self.files.close_all(io);
+            io.close(self.lock);
+            self.is_closed = true;
+        }
+    }
+
+    /// A completion with one of [`TOKEN_KINDS`](super::TOKEN_KINDS). Reads that [`Store::fetch`] started come out of
+    /// `fetches`.
+    pub fn on_completion<I: Io>(
+        &mut self,
+        completion: Completion,
+        now: Now,
+        io: &mut I,
+        fetches: &mut Vec<FetchDone>,
+    ) {
+        let Completion { token, result, .. } = completion;
+        match token.kind {
+            tokens::LOG_WRITE => self.log.on_written(token, expect_unit(token, result)),
+            tokens::QUEUE_OPEN => {
+                self.on_queue_opened(token, expect_file(token, result), now, io, fetches)
+            }
+            tokens::QUEUE_WRITE => {
+                let result = expect_unit(token, result);
+                self.writer
+                    .on_written(token, result, &mut self.table, &mut self.files, now, io);
+            }
+            tokens::QUEUE_FLUSH => {
+                let result = expect_unit(token, result);
+                self.writer
+                    .on_flushed(token, result, &self.table, &mut self.files, io);
+            }
+            tokens::COLD_READ => {
+                let result = expect_bytes(token, result);
+                let mut places = Places {
+                    log: &self.log,
+                    table: &self.table,
+                    files: &mut self.files,
+                };
+                self.fetches
+                    .on_read(token, result, &mut places, io, fetches);
+            }
+            _ => self.on_single(token, result, now),
+        }
+        self.drive(now, io);
+    }
+
+    /// Operations of which at most one is in flight.
+    fn on_single(&mut self, token: Token, result: Result<Done, Failed>, now: Now) {
+        match token {
+            tokens::LOG_FLUSH => self.log.on_flushed(expect_unit(token, result)),
+            tokens::LOG_PREPARE => {
+                let file = expect_file(token, result);
+                self.log.segments.on_prepared(file, now.monotonic_us);
+            }
+            tokens::CHECKPOINT => self.upkeep.on_replaced(expect_unit(token, result)),
+            tokens::TOMBSTONES => self.removals.on_buried(expect_unit(token, result), now),
+            tokens::REMOVE_TOPIC => {
+                let result = expect_unit(token, result);
+                self.removals.on_removed(result, &mut self.table, now);
+            }
+            tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
+            _ => unreachable!("{token:?} is no operation of the store"),
+        }
+    }
+
+    fn on_queue_opened<I: Io>(
+        &mut self,
+        token: Token,
+        result: Result<File, Failed>,
+        now: Now,
+        io: &mut I,
+        fetches: &mut Vec<FetchDone>,
+    ) {
+        let opened = self.files.on_opened(token, result, io);
+        let mut places = Places {
+            log: &self.log,
+            table: &self.table,
+            files: &mut self.files,
+        };
+        self.fetches
+            .on_opened(&opened.reads, &opened.result, &mut places, io, fetches);
+        let name = (opened.queue, opened.number);
+        self.writer.on_opened(
+            name,
+            opened.result,
+            &mut self.table,
+            &mut self.files,
+            now,
+            io,
+        );
+    }
+
+    /// Everything appended below is visible: acknowledged and delivered.
+    pub fn visible(&self) -> PhysicalOffset {
+        self.log.visible()
+    }
+
+    /// Everything appended below is written (a send with WAIT=false is acknowledged then).
+    pub fn written(&self) -> PhysicalOffset {
+        self.log.written()
+    }
+
+    pub fn flushed(&self) -> PhysicalOffset {
+        self.log.flushed()
+    }
+
+    /// Why the log is read-only, if it is: all sends that wait are answered with it.
+    pub fn failure(&self) -> Option<&str> {
+        self.log.failure()
+    }
+
+    /// What background work failed last: queue files, checkpoint, removal of deleted topics. It is tried again; none
+    /// of it endangers messages.
+    pub fn last_background_error(&self) -> Option<&str> {
+        let removals = self.removals.last_error();
+        self.writer
+            .last_error()
+            .or(removals)
+            .or(self.upkeep.last_error())
+    }
+
+    /// Moves out what became visible since the last call, at most one `Arrival` per queue.
+    pub fn take_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
+        self.table.take_arrivals(arrivals);
+    }
+
+    /// Starts reading what a request misses, adding to what it has; the result comes as a [`FetchDone`] with `key`.
+    ///
+    /// `Some` if there is nothing to read: all of it is in memory by now, or gone. The request is run again at once.
+    pub fn fetch<I: Io>(
+        &mut self,
+        key: u64,
+        missing: &[Missing],
+        have: Fetched,
+        io: &mut I,
+    ) -> Option<FetchDone> {
+        let mut places = Places {
+            log: &self.log,
+            table: &self.table,
+            files: &mut self.files,
+        };
+        self.fetches.begin(key, missing, have, &mut places, io)
+    }
+
+    /// When the store wants [`Store::seal`] to be called again without other cause, in monotonic microseconds.
+    pub fn next_deadline(&self) -> Option<u64> {
+        if self.is_closed {
+            return None;
+        }
+        let deadlines = [
+            self.log.next_deadline(),
+            self.writer.next_deadline(&self.table),
+            self.removals.next_deadline(),
+            self.upkeep.next_deadline(&self.writer, &self.removals),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Refuses further appends, then flushes log and queues and writes the checkpoint, over several turns.
+    pub fn begin_stop<I: Io>(&mut self, now: Now, io: &mut I) {
+        self.upkeep.begin_stop();
+        self.seal(now, io);
+    }
+
+    /// The stop is complete: `abort` is removed, nothing is in flight.
+    pub fn is_stopped(&self) -> bool {
+        self.is_closed
+    }
+}
