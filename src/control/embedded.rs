@@ -22,6 +22,7 @@ pub struct Embedded {
     registered: Notify,
     kv: KvFile,
     log: Limit,
+    refused_log: Limit,
 }
 
 /// `kvConfig.json`, written off the loop. Changes that come while it is written go into one more write.
@@ -47,6 +48,7 @@ impl Embedded {
                 written_number: Mutex::new(0),
             },
             log: Limit::new(),
+            refused_log: Limit::new(),
         }
     }
 
@@ -125,6 +127,15 @@ impl Embedded {
     }
 
     fn log(&self, effects: &Effects) {
+        if let Some(reason) = &effects.refused
+            && let Some(left_out) = self.refused_log.admit(Instant::now())
+        {
+            tracing::warn!(
+                reason,
+                lines_left_out = left_out,
+                "the name server refused a registration"
+            );
+        }
         for change in &effects.changes {
             let Some(left_out) = self.log.admit(Instant::now()) else {
                 continue;

@@ -74,6 +74,8 @@ pub struct Effects {
     pub kv_file: Option<Vec<u8>>,
     /// Worth a line in the log.
     pub changes: Vec<Change>,
+    /// A registration over the wire that was refused: from where and why.
+    pub refused: Option<String>,
 }
 
 /// A change of the table of brokers.
@@ -116,6 +118,7 @@ pub struct NameServer {
     settings: Settings,
     routes: Routes,
     kv: KvConfig,
+    refused: Option<String>,
 }
 
 impl NameServer {
@@ -130,6 +133,7 @@ impl NameServer {
                 .map(KvConfig::decode)
                 .transpose()?
                 .unwrap_or_default(),
+            refused: None,
         })
     }
 
@@ -138,6 +142,7 @@ impl NameServer {
         Effects {
             kv_file: self.kv.take_file(),
             changes: std::mem::take(&mut self.routes.changes),
+            refused: self.refused.take(),
         }
     }
 

@@ -6,8 +6,8 @@ use super::{Broker, NameServer, Source};
 use crate::clock::Now;
 use crate::limits::{FRAME_BYTES_MAX, NAMESRV_ROUTES_MAX, NAMESRV_TEXT_BYTES_MAX};
 use crate::protocol::bodies::{
-    self, BodyError, BrokerData, DataVersion, Dialect, Registration, TopicList, TopicRoute,
-    TopicTable,
+    self, BodyError, BrokerData, DataVersion, Dialect, Registration, RegistrationForm, TopicList,
+    TopicRoute, TopicTable,
 };
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
@@ -52,9 +52,15 @@ impl NameServer {
         if command.is_response() {
             return None;
         }
-        let answer = self
-            .answer(command, source, now)
-            .unwrap_or_else(|error| Response::error(ResponseCode::SYSTEM_ERROR, error.to_string()));
+        let answer = self.answer(command, source, now).unwrap_or_else(|error| {
+            let remark = error.to_string();
+            if Code(command.code) == Code::REGISTER_BROKER {
+                // Brokers register one-way or log the answer deep down; a missing broker is missed here.
+                let address = command.text("brokerAddr").unwrap_or("unknown address");
+                self.refused = Some(format!("{address:.255}: {remark}"));
+            }
+            Response::error(ResponseCode::SYSTEM_ERROR, remark)
+        });
         if command.is_one_way() {
             return None;
         }
@@ -343,16 +349,26 @@ fn registered_topics(command: &Command<'_>) -> Result<TopicTable, BodyError> {
     if command.body.is_empty() {
         return Ok(TopicTable::default());
     }
-    let is_compressed = command.bool("compressed").unwrap_or(false);
-    let registration = if is_compressed {
-        Registration::decode_compressed(command.body)?
-    } else {
-        bodies::decode(command.body)?
-    };
+    let form = registration_form(command);
+    let registration = Registration::decode(command.body, form)?;
     let table = registration.topic_config_serialize_wrapper;
-    if command.version < REGISTRATION_BODY_VERSION && table == TopicTable::default() {
+    let is_old = command.version < REGISTRATION_BODY_VERSION && form == RegistrationForm::Json;
+    if is_old && table == TopicTable::default() {
         // The old form is the table alone. Tools that send no version have the new one.
         return bodies::decode(command.body);
     }
     Ok(table)
+}
+
+/// Told by the body, which is JSON or a zlib stream: brokers of 5.x say `compressed=false` whatever they send
+/// (apache/rocketmq 5.3 `BrokerOuterAPI#registerBrokerAll`), and fail at stock name servers with
+/// `compressedRegister=true`.
+fn registration_form(command: &Command<'_>) -> RegistrationForm {
+    let is_zlib = matches!(*command.body, [first, second, ..]
+        if first & 0x0F == 8 && u16::from_be_bytes([first, second]) % 31 == 0);
+    if is_zlib || (command.bool("compressed") == Some(true) && !command.body.starts_with(b"{")) {
+        RegistrationForm::Compressed
+    } else {
+        RegistrationForm::Json
+    }
 }
