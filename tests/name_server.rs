@@ -310,6 +310,32 @@ fn broker_is_routed_as_long_as_its_connection_lives() {
     assert_eq!(running.stop().0, ExitReason::Stopped);
 }
 
+/// A broker that asks for a short time-out and falls silent, its connection open.
+#[test]
+fn silent_broker_expires_at_its_own_deadline() {
+    let running = start(0, &[]);
+    let (mut broker, mut client) = (running.client(), running.client());
+    register_broker(&mut broker, "10.0.0.9:10911", &["U", "V"]);
+    let mut fields = broker_fields("10.0.0.1:10911");
+    fields[0].1 = "fast".to_owned();
+    fields.push(("heartbeatTimeoutMillis", "1000".to_owned()));
+    let mut fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (*n, v.as_str())).collect();
+    let registered = Instant::now();
+    let answer = broker.ask(103, &fields, &registration(1, &["T", "U"]));
+    assert_eq!(answer.code, 0);
+    while registered.elapsed() < Duration::from_millis(1500) {
+        fields.retain(|(name, _)| *name != "heartbeatTimeoutMillis");
+        assert_eq!(broker.ask(904, &fields, b"").code, 0);
+        assert_eq!(client.route("T").code, 0, "heartbeats keep it");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let silent = Instant::now();
+    wait_for("it expires", || client.route("T").code == 17);
+    assert!(silent.elapsed() < Duration::from_secs(3));
+    assert_eq!(client.route("U").code, 0);
+    assert_eq!(running.stop().0, ExitReason::Stopped);
+}
+
 #[test]
 fn frames_may_be_split_anywhere_and_come_in_bulk() {
     let running = start(0, &[]);
@@ -679,6 +705,7 @@ fn failed_shard_ends_the_process_and_the_others_stop_in_order() {
 fn shard_that_does_not_stop_is_named() {
     let mut running = start(2, &[]);
     running.signal();
+    assert!(matches!(running.next(0), ToShard::Stop));
     running.report(FromShard::Stopped { shard: ShardId(0) });
     let reason = running.thread.join().expect("no panic");
     assert_eq!(

@@ -93,7 +93,7 @@ impl External {
             address,
             inbox: Rc::clone(&inbox),
             reports,
-            is_reachable: Cell::new(true),
+            is_reachable: Cell::new(None),
             refused_log: Limit::new(),
         };
         tokio_uring::spawn(task.run());
@@ -124,8 +124,8 @@ struct Task {
     address: String,
     inbox: Rc<Inbox>,
     reports: UnboundedSender<Report>,
-    /// For the log: a line per change.
-    is_reachable: Cell<bool>,
+    /// For the log: a line per change. `None` until it answered or failed once.
+    is_reachable: Cell<Option<bool>>,
     refused_log: Limit,
 }
 
@@ -203,7 +203,7 @@ impl Task {
     }
 
     fn note_lost(&self, error: &str) {
-        if self.is_reachable.replace(false) {
+        if self.is_reachable.replace(Some(false)) != Some(false) {
             tracing::warn!(address = self.address, error, "name server not reached");
         }
         self.report(Report::Lost {
@@ -282,8 +282,10 @@ impl Task {
             return;
         };
         session.has_answered = true;
-        if !self.is_reachable.replace(true) {
-            tracing::info!(address = self.address, "name server reached again");
+        match self.is_reachable.replace(Some(true)) {
+            Some(true) => {}
+            None => tracing::info!(address = self.address, "name server reached"),
+            Some(false) => tracing::info!(address = self.address, "name server reached again"),
         }
         if reply.code != ResponseCode::SUCCESS.0
             && let Some(left_out) = self.refused_log.admit(Instant::now())

@@ -226,7 +226,8 @@ impl Control {
         if has_all || Instant::now() >= *latest {
             let embedded = Rc::clone(embedded);
             if let Some((listener, _)) = self.listener.take() {
-                tokio_uring::spawn(server::accept(listener, embedded));
+                let bounds = server::Bounds::default();
+                tokio_uring::spawn(server::accept(listener, embedded, bounds));
             }
         }
     }

@@ -25,9 +25,29 @@ const READ_BYTES_IDLE: usize = 4 * 1024;
 const READ_BYTES_BUSY: usize = 64 * 1024;
 /// Answers are written when this much is there, before more requests are answered.
 const WRITE_BYTES: usize = 64 * 1024;
-const IDLE: Duration = Duration::from_secs(CONNECTION_IDLE_SECONDS);
-/// A client that takes no answer for this long is closed.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What connections may cost. Not configuration: tests have smaller ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    connections: usize,
+    /// Unfinished frames and unread answers of all connections.
+    buffered_bytes: usize,
+    /// Silence after which a connection is closed.
+    idle: Duration,
+    /// A client that takes no answer for this long is closed.
+    write: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: NAMESRV_CONNECTIONS_MAX,
+            buffered_bytes: NAMESRV_BUFFERED_BYTES_MAX,
+            idle: Duration::from_secs(CONNECTION_IDLE_SECONDS),
+            write: Duration::from_secs(20),
+        }
+    }
+}
 
 /// Binds the name server's port. Called before anything else starts, so that a taken port is told at once.
 ///
@@ -53,6 +73,7 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, String> {
 /// What the connections share.
 struct Shared {
     embedded: Rc<Embedded>,
+    bounds: Bounds,
     connections: Cell<usize>,
     /// Bytes of unfinished frames and unread answers.
     buffered_bytes: Cell<usize>,
@@ -62,10 +83,11 @@ struct Shared {
 }
 
 /// Accepts until the runtime ends.
-pub async fn accept(listener: TcpListener, embedded: Rc<Embedded>) {
+pub async fn accept(listener: TcpListener, embedded: Rc<Embedded>, bounds: Bounds) {
     let listener = tokio_uring::net::TcpListener::from_std(listener);
     let shared = Rc::new(Shared {
         embedded,
+        bounds,
         connections: Cell::new(0),
         buffered_bytes: Cell::new(0),
         malformed: Cell::new(0),
@@ -92,9 +114,9 @@ pub async fn accept(listener: TcpListener, embedded: Rc<Embedded>) {
 
 impl Shared {
     fn start(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, source: Source) {
-        if self.connections.get() >= NAMESRV_CONNECTIONS_MAX {
+        if self.connections.get() >= self.bounds.connections {
             if let Some(left_out) = self.refused_log.admit(Instant::now()) {
-                let limit = NAMESRV_CONNECTIONS_MAX;
+                let limit = self.bounds.connections;
                 tracing::warn!(%peer, limit, lines_left_out = left_out, "too many connections to the name server, one was closed");
             }
             return;
@@ -182,7 +204,9 @@ impl Connection<'_> {
     async fn serve(&mut self) -> End {
         let mut buffer = Vec::with_capacity(READ_BYTES_IDLE);
         loop {
-            let Ok((result, returned)) = timeout(IDLE, self.stream.read(buffer)).await else {
+            let Ok((result, returned)) =
+                timeout(self.shared.bounds.idle, self.stream.read(buffer)).await
+            else {
                 return End::Closed;
             };
             buffer = returned;
@@ -254,7 +278,8 @@ impl Connection<'_> {
             return Ok(());
         }
         let out = std::mem::take(&mut self.out);
-        match timeout(WRITE_TIMEOUT, self.stream.write_all(out)).await {
+        let limit = self.shared.bounds.write;
+        match timeout(limit, self.stream.write_all(out)).await {
             Ok((Ok(()), _)) => self.charge(),
             Ok((Err(_), _)) => Err(End::Closed),
             Err(_) => Err(End::Silent),
@@ -268,7 +293,7 @@ impl Connection<'_> {
         let grows = held > self.charged;
         self.charged = held;
         self.shared.buffered_bytes.set(total);
-        if grows && total > NAMESRV_BUFFERED_BYTES_MAX {
+        if grows && total > self.shared.bounds.buffered_bytes {
             return Err(End::Overfull);
         }
         Ok(())
@@ -279,5 +304,176 @@ impl Drop for Connection<'_> {
     fn drop(&mut self) {
         let total = self.shared.buffered_bytes.get() - self.charged;
         self.shared.buffered_bytes.set(total);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::namesrv::{NameServer, Settings};
+    use crate::protocol::bodies::{TopicConfig, TopicTable};
+    use crate::protocol::command::Encoding;
+    use crate::protocol::response::Request;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpStream as StdStream};
+
+    const BOUNDS: Bounds = Bounds {
+        connections: 3,
+        buffered_bytes: 1024 * 1024,
+        idle: Duration::from_secs(10),
+        write: Duration::from_millis(200),
+    };
+
+    fn frame(code: i32, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        Request {
+            code,
+            opaque: 1,
+            one_way: false,
+            encoding: Encoding::Json,
+            fields,
+            body,
+        }
+        .encode(&mut out);
+        out.to_vec()
+    }
+
+    /// Runs blocking clients against a server with these bounds.
+    fn with_server(bounds: Bounds, clients: impl FnOnce(SocketAddr) + Send + 'static) {
+        let listener = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        tokio_uring::start(async move {
+            let state = NameServer::new(Settings::default(), None).expect("no file");
+            let embedded = Embedded::new(state, Clock::new(), "unused".into());
+            tokio_uring::spawn(accept(listener, Rc::new(embedded), bounds));
+            let clients = tokio::task::spawn_blocking(move || clients(address));
+            clients.await.expect("the clients are content");
+        });
+    }
+
+    fn connect(address: SocketAddr) -> StdStream {
+        let stream = StdStream::connect(address).expect("the port is open");
+        let patience = Some(Duration::from_secs(10));
+        stream.set_read_timeout(patience).expect("a socket");
+        stream
+    }
+
+    fn is_answered(stream: &mut StdStream) -> bool {
+        let written = stream.write_all(&frame(105, &[("topic", "T")], b""));
+        written.is_ok() && matches!(stream.read(&mut [0; 1024]), Ok(1..))
+    }
+
+    fn is_closed(stream: &mut StdStream) -> bool {
+        loop {
+            match stream.read(&mut [0; 64 * 1024]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+
+    fn open_sockets() -> usize {
+        let entries = std::fs::read_dir("/proc/self/fd").expect("a list");
+        entries
+            .flatten()
+            .filter_map(|e| std::fs::read_link(e.path()).ok())
+            .filter(|target| target.to_string_lossy().starts_with("socket:"))
+            .count()
+    }
+
+    /// A read that was given up holds the socket; only a shutdown ends it.
+    #[test]
+    fn silent_connections_are_closed_and_their_sockets_too() {
+        let bounds = Bounds {
+            connections: 1000,
+            idle: Duration::from_millis(200),
+            ..BOUNDS
+        };
+        with_server(bounds, |address| {
+            let before = open_sockets();
+            for _ in 0..5 {
+                let mut streams: Vec<_> = (0..40).map(|_| connect(address)).collect();
+                assert!(is_answered(&mut streams[0]));
+                assert!(streams.iter_mut().all(is_closed));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            // Other tests of this process open some as well.
+            assert!(open_sockets() < before + 100, "{before}");
+        });
+    }
+
+    #[test]
+    fn connections_beyond_the_limit_are_closed() {
+        with_server(BOUNDS, |address| {
+            let mut streams: Vec<_> = (0..3).map(|_| connect(address)).collect();
+            assert!(streams.iter_mut().all(is_answered));
+            assert!(is_closed(&mut connect(address)));
+            assert!(streams.iter_mut().all(is_answered));
+            streams.pop();
+            let mut tries = (0..100).map(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                is_answered(&mut connect(address))
+            });
+            assert!(tries.any(|is_answered| is_answered), "there is room again");
+        });
+    }
+
+    #[test]
+    fn unfinished_frames_are_bounded_over_all_connections() {
+        with_server(BOUNDS, |address| {
+            let part = |bytes: usize| {
+                let mut part = vec![0; bytes];
+                part[..8].copy_from_slice(&[0, 0xF0, 0, 0, 0, 0, 0, 2]);
+                part
+            };
+            let (mut first, mut second) = (connect(address), connect(address));
+            first.write_all(&part(700 * 1024)).expect("there is room");
+            std::thread::sleep(Duration::from_millis(100));
+            // The server may close in the midst of it.
+            let _ = second.write_all(&part(700 * 1024));
+            assert!(is_closed(&mut second));
+            drop(first);
+            std::thread::sleep(Duration::from_millis(100));
+            let mut third = connect(address);
+            third.write_all(&part(700 * 1024)).expect("there is room");
+            assert!(is_answered(&mut connect(address)));
+        });
+    }
+
+    #[test]
+    fn client_that_does_not_read_is_closed() {
+        let bounds = Bounds {
+            buffered_bytes: 8 * 1024 * 1024,
+            ..BOUNDS
+        };
+        with_server(bounds, |address| {
+            let mut table = TopicTable::default();
+            for index in 0..5000 {
+                let name = format!("topic-{index:0>100}");
+                let topic = TopicConfig::new(&name, 1, 6);
+                table.topic_config_table.insert(name, topic);
+            }
+            let fields = [
+                ("brokerName", "b"),
+                ("brokerAddr", "b:1"),
+                ("clusterName", "c"),
+                ("brokerId", "0"),
+            ];
+            let mut broker = connect(address);
+            let register = frame(103, &fields, &table.encode_registration());
+            broker.write_all(&register).expect("it reads");
+            assert!(broker.read(&mut [0; 1024]).expect("an answer") > 0);
+            let mut lazy = connect(address);
+            let list = frame(206, &[], b"");
+            for _ in 0..200 {
+                // The server may close in the midst of it.
+                let _ = lazy.write_all(&list);
+            }
+            std::thread::sleep(Duration::from_millis(1500));
+            assert!(is_answered(&mut broker), "others are served");
+            assert!(is_closed(&mut lazy));
+        });
     }
 }

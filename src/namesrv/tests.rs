@@ -857,6 +857,63 @@ fn answers_fit_a_frame() {
     assert!(remark.contains("the limit is 16711680"), "{remark}");
 }
 
+/// Recorded from a broker of Apache 5.3.3 with `compressedRegister=true`: header and body. The header says false.
+#[test]
+fn recorded_registration_of_5_3_3_is_taken() {
+    const RECORDED: &str = "\
+        78da8551dd4bc330100fbefb2efa122a2842c565d3aedbdbda651fd82f9b581d22471905c76cab6d87c8f07ff7321136823377b9c0ddef\
+        ee7eb92384d86b635eae8a26ab8c3e338dba499b2cc9aa7a511646bf651acd22cfd099bf61b8dbb318ebf53aed1b9b7d11420ef19ed44d\
+        395f5ea694a174a99806638f831c8ce95a41ccd8bf03311320e341206032f04620c368ea6ef096863f77b262fe92a7d552625bca5aedeb\
+        1fa3434da13abbafab1ac943cc236fb6b7f4b1741eb014b55174a2a7822b6a5cc8bd452e843be1c37be5522878c44399ad540777aafc1d\
+        eacf1ac925d38483178e619bf4868a9e76b53bb330fa7f6c67e16824b8043f4cf81078c203f907f228c83e246da3e831eb97af98052e38\
+        7178cb63f0b9efe0b3bd66a6651a3bdf6296527dc6074fcf68c937d533aa6e";
+    let digits = RECORDED.as_bytes().chunks_exact(2);
+    let body: Vec<u8> = digits
+        .map(|pair| {
+            let pair = std::str::from_utf8(pair).expect("digits");
+            u8::from_str_radix(pair, 16).expect("digits")
+        })
+        .collect();
+    let fields = [
+        ("brokerId", "0"),
+        ("bodyCrc32", "962443061"),
+        ("clusterName", "StockCluster"),
+        ("brokerAddr", "127.0.0.1:27911"),
+        ("enableActingMaster", "false"),
+        ("haServerAddr", "127.0.0.1:27912"),
+        ("compressed", "false"),
+        ("brokerName", "stock-a"),
+    ];
+    let mut server = server();
+    assert_eq!(status(&ask(&mut server, 103, &fields, &body)), (0, ""));
+    let list = ask(&mut server, 206, &[], b"");
+    assert_eq!(
+        body_text(&list),
+        r#"{"topicList":["BenchmarkTest","NewT","OFFSET_MOVED_EVENT","RMQ_SYS_TRANS_HALF_TOPIC","RMQ_SYS_TRANS_OP_HALF_TOPIC","SCHEDULE_TOPIC_XXXX","SELF_TEST_TOPIC","StockCluster","StockCluster_REPLY_TOPIC","TBW102","rmq_sys_REVIVE_LOG_StockCluster","rmq_sys_SYNC_BROKER_MEMBER_stock-a","stock-a"]}"#
+    );
+    assert_eq!(perms(&server, "TBW102"), [("stock-a".to_owned(), 7)]);
+}
+
+/// Recorded from a name server of Apache 4.9.8 (233 bytes, asker of version 333): the same but for a field of 5.x,
+/// which clients of 4.9 ignore.
+#[test]
+fn route_is_the_recorded_one_of_4_9_8() {
+    let recorded = r#"{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:30911"},"brokerName":"broker-a","cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}"#;
+    assert_eq!(recorded.len(), 233);
+    let mut server = server();
+    let topics = table(1, &[("SmokeT", 6), ("TBW102", 7)]);
+    register(
+        &mut server,
+        &broker("broker-a", 0, "127.0.0.1:30911"),
+        &topics,
+    );
+    let route = ask_as(&mut server, 333, 105, &[("topic", "SmokeT")], b"", at(0));
+    assert_eq!(
+        body_text(&route).replace(r#","enableActingMaster":false"#, ""),
+        recorded
+    );
+}
+
 /// What may happen to the table, over few names so that they meet.
 #[derive(Clone, Debug)]
 enum Step {
