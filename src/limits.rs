@@ -105,7 +105,7 @@ pub const NAMESRV_KV_ENTRIES_MAX: usize = 10_000;
 /// Bytes of all names and values of the key-value configuration. At the limit: code 1.
 pub const NAMESRV_KV_BYTES_MAX: usize = 2 * MIB as usize;
 /// Connections of the name server; further ones are closed at accept. Source: apache/rocketmq has no limit, 10 000
-/// idle connections cost 40 MiB here.
+/// idle connections cost 60 MiB here.
 pub const NAMESRV_CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of unfinished frames and unread answers over all connections of the name server; above it, the connection
 /// that adds is closed.

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use ringmq::control::mail::{FromShard, ToShard};
 use ringmq::control::{
-    ControlConfig, ExitReason, ShardIdentity, Signals, ToShardSender, bind, run,
+    ControlConfig, ExitReason, ShardIdentity, Signals, ToShardSender, open_name_server, run,
 };
 use ringmq::ids::ShardId;
 use ringmq::protocol::bodies::{TopicConfig, TopicTable, check_body_crc};
@@ -54,8 +54,9 @@ fn start(shards: u16, external: &[SocketAddr]) -> Running {
 }
 
 fn start_in(directory: tempfile::TempDir, shards: u16, external: &[SocketAddr]) -> Running {
-    let listener = bind(LOOPBACK).expect("a free port");
-    let name_server = listener.local_addr().expect("bound");
+    let path = directory.path().join("kvConfig.json");
+    let open = open_name_server(LOOPBACK, path).expect("a free port");
+    let name_server = open.address().expect("bound");
     let (mail, from_shards) = mpsc::channel(1024);
     let (signals, other) = UnixStream::pair().expect("a pair");
     let mut receivers = Vec::new();
@@ -67,12 +68,11 @@ fn start_in(directory: tempfile::TempDir, shards: u16, external: &[SocketAddr]) 
         senders.push((identity(shard), Box::new(send)));
     }
     let config = ControlConfig {
-        name_server: Some(listener),
+        name_server: Some(open),
         external: external.iter().map(ToString::to_string).collect(),
         shards: senders,
         mail: from_shards,
         signals: Signals::from(other),
-        kv_path: directory.path().join("kvConfig.json"),
     };
     Running {
         name_server,
@@ -498,12 +498,9 @@ fn file_that_can_not_be_read_stops_the_start() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("kvConfig.json");
         prepare(&path);
-        let running = start_in(directory, 0, &[]);
-        let reason = running.thread.join().expect("no panic");
-        let ExitReason::Failed(text) = reason else {
-            panic!("started")
-        };
-        assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+        let error = open_name_server(LOOPBACK, path.clone()).expect_err("unreadable");
+        let start = format!("{}: ", path.display());
+        assert!(error.starts_with(&start), "{error}");
     };
     check(&|path| std::fs::write(path, "{\"configTable\":").expect("written"));
     check(&|path| std::fs::create_dir(path).expect("made"));
@@ -511,9 +508,9 @@ fn file_that_can_not_be_read_stops_the_start() {
 
 #[test]
 fn taken_port_is_told_with_the_remedy() {
-    let listener = bind(LOOPBACK).expect("a free port");
+    let listener = TcpListener::bind(LOOPBACK).expect("a free port");
     let address = listener.local_addr().expect("bound");
-    let error = bind(address).expect_err("taken");
+    let error = open_name_server(address, "kvConfig.json".into()).expect_err("taken");
     let port = address.port();
     assert!(
         error.starts_with(&format!("name server port {port} is taken: ")),
@@ -548,8 +545,8 @@ fn external_name_server_is_told_everything_until_the_stop() {
     let fake = Fake::new();
     let mut running = start(2, &[fake.address]);
     running.register(0, 1, &["T", "U"]);
-    let mut session = fake.accept();
-    let request = session.receive().expect("a registration");
+    let mut peer = fake.accept();
+    let request = peer.receive().expect("a registration");
     assert_eq!(request.code, 103);
     let expected = identity(0);
     let crc: u32 = request.fields["bodyCrc32"].parse().expect("a number");
@@ -566,44 +563,44 @@ fn external_name_server_is_told_everything_until_the_stop() {
     // Confirmed only by the answer.
     std::thread::sleep(Duration::from_millis(200));
     assert!(running.shards[0].try_recv().is_err());
-    session.answer(request.opaque);
+    peer.answer(request.opaque);
     assert_eq!(running.next_sequence(0), 1);
     // While one is under way, changes gather in the next.
     running.register(0, 2, &["T"]);
-    let second = session.receive().expect("a registration");
+    let second = peer.receive().expect("a registration");
     running.register(0, 3, &["T", "V"]);
     running.register(0, 4, &["T", "W"]);
     running.register(1, 1, &["X", "Y"]);
-    let other = session.receive().expect("the other shard does not wait");
+    let other = peer.receive().expect("the other shard does not wait");
     assert_eq!(other.fields["brokerName"], "broker-1");
-    session.answer(other.opaque);
+    peer.answer(other.opaque);
     assert_eq!(running.next_sequence(1), 1);
-    session.answer(second.opaque);
+    peer.answer(second.opaque);
     assert_eq!(running.next_sequence(0), 2);
-    let newest = session.receive().expect("a registration");
+    let newest = peer.receive().expect("a registration");
     assert_eq!(newest.body, registration(4, &["T", "W"]));
-    session.answer(newest.opaque);
+    peer.answer(newest.opaque);
     assert_eq!(running.next_sequence(0), 4);
     // A restart of the name server: everything is registered again.
-    drop(session);
-    let mut session = fake.accept();
+    drop(peer);
+    let mut peer = fake.accept();
     let mut names: Vec<String> = Vec::new();
     for _ in 0..2 {
-        let again = session.receive().expect("a registration");
+        let again = peer.receive().expect("a registration");
         names.push(again.fields["brokerName"].clone());
-        session.answer(again.opaque);
+        peer.answer(again.opaque);
     }
     names.sort();
     assert_eq!(names, ["broker-0", "broker-1"]);
     // The stop unregisters both while the shards stop.
     running.signal();
     for shard in 0..2 {
-        let gone = session.receive().expect("an unregistration");
+        let gone = peer.receive().expect("an unregistration");
         assert_eq!(
             (gone.code, gone.fields["brokerName"].as_str()),
             (104, format!("broker-{shard}").as_str())
         );
-        session.answer(gone.opaque);
+        peer.answer(gone.opaque);
         running.report(FromShard::Stopped {
             shard: ShardId(shard),
         });
@@ -612,7 +609,7 @@ fn external_name_server_is_told_everything_until_the_stop() {
         running.thread.join().expect("no panic"),
         ExitReason::Stopped
     );
-    assert!(session.receive().is_none());
+    assert!(peer.receive().is_none());
 }
 
 /// A dead name server and a silent one: registration with the embedded one and confirmations go on
@@ -660,16 +657,15 @@ fn name_server_that_talks_garbage_is_left_and_tried_again() {
     let fake = Fake::new();
     let running = start(1, &[fake.address]);
     running.register(0, 1, &["T", "U"]);
-    let mut session = fake.accept();
-    session.receive().expect("a registration");
-    session
-        .stream
+    let mut peer = fake.accept();
+    peer.receive().expect("a registration");
+    peer.stream
         .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         .expect("it reads");
     assert_eq!(running.next_sequence(0), 1, "not waited for any longer");
-    assert!(session.receive().is_none());
-    let mut session = fake.accept();
-    let again = session.receive().expect("a registration");
+    assert!(peer.receive().is_none());
+    let mut peer = fake.accept();
+    let again = peer.receive().expect("a registration");
     // A refusal is an answer.
     let mut out = BytesMut::new();
     Response::error(ResponseCode::SYSTEM_ERROR, "no").encode_head(
@@ -677,10 +673,10 @@ fn name_server_that_talks_garbage_is_left_and_tried_again() {
         Encoding::Json,
         &mut out,
     );
-    session.stream.write_all(&out).expect("it reads");
+    peer.stream.write_all(&out).expect("it reads");
     running.register(0, 2, &["T"]);
-    let next = session.receive().expect("a registration");
-    session.answer(next.opaque);
+    let next = peer.receive().expect("a registration");
+    peer.answer(next.opaque);
     assert_eq!(running.next_sequence(0), 2);
     assert_eq!(running.stop().0, ExitReason::Stopped);
 }

@@ -137,7 +137,7 @@ struct Pending {
 }
 
 /// What goes on over one connection.
-struct Session {
+struct Exchange {
     link: Link,
     next_opaque: i32,
     pending: HashMap<i32, Pending>,
@@ -159,9 +159,9 @@ impl Task {
             let error = match connected {
                 Err(error) => error,
                 Ok(link) => {
-                    let mut session = Session::new(link, self.inbox.shards.borrow().len());
-                    let ended = self.serve(&mut session).await;
-                    if session.has_answered {
+                    let mut exchange = Exchange::new(link, self.inbox.shards.borrow().len());
+                    let ended = self.serve(&mut exchange).await;
+                    if exchange.has_answered {
                         pause = PAUSE_FIRST;
                     }
                     match ended {
@@ -217,21 +217,21 @@ impl Task {
     }
 
     /// Registers over one connection until the stop. **Errors**: why the connection can't go on.
-    async fn serve(&self, session: &mut Session) -> Result<(), String> {
+    async fn serve(&self, exchange: &mut Exchange) -> Result<(), String> {
         loop {
             if self.inbox.is_stopping.get() {
-                self.unregister(session).await;
+                self.unregister(exchange).await;
                 return Ok(());
             }
-            self.send_changes(session).await?;
-            let deadline = session.pending.values().map(|p| p.deadline).min();
+            self.send_changes(exchange).await?;
+            let deadline = exchange.pending.values().map(|p| p.deadline).min();
             // Without anything pending, this is only a wake-up without a cause.
             let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             tokio::select! {
-                reply = session.link.reply() => self.on_reply(session, reply?),
+                reply = exchange.link.reply() => self.on_reply(exchange, reply?),
                 () = self.inbox.changed.notified() => {}
                 () = sleep_until(deadline) => {
-                    if !session.pending.is_empty() {
+                    if !exchange.pending.is_empty() {
                         return Err(format!("no answer within {} s", TIMEOUT.as_secs()));
                     }
                 }
@@ -240,8 +240,8 @@ impl Task {
     }
 
     /// Sends the newest body of each shard that has one the name server was not sent, one at a time per shard.
-    async fn send_changes(&self, session: &mut Session) -> Result<(), String> {
-        for shard in 0..session.sent.len() {
+    async fn send_changes(&self, exchange: &mut Exchange) -> Result<(), String> {
+        for shard in 0..exchange.sent.len() {
             let job = {
                 let shards = self.inbox.shards.borrow();
                 let wanted = shards.get(shard);
@@ -253,19 +253,19 @@ impl Task {
             let Some((identity, body, generation)) = job else {
                 continue;
             };
-            let is_under_way = session.pending.values().any(|p| p.shard == shard);
-            if is_under_way || session.sent.get(shard) == Some(&generation) {
+            let is_under_way = exchange.pending.values().any(|p| p.shard == shard);
+            if is_under_way || exchange.sent.get(shard) == Some(&generation) {
                 continue;
             }
-            let opaque = session.take_opaque();
-            session
+            let opaque = exchange.take_opaque();
+            exchange
                 .link
                 .send(frame(&identity, Some(&body), opaque))
                 .await?;
-            if let Some(sent) = session.sent.get_mut(shard) {
+            if let Some(sent) = exchange.sent.get_mut(shard) {
                 *sent = generation;
             }
-            session.pending.insert(
+            exchange.pending.insert(
                 opaque,
                 Pending {
                     shard,
@@ -277,11 +277,11 @@ impl Task {
         Ok(())
     }
 
-    fn on_reply(&self, session: &mut Session, reply: Reply) {
-        let Some(pending) = session.pending.remove(&reply.opaque) else {
+    fn on_reply(&self, exchange: &mut Exchange, reply: Reply) {
+        let Some(pending) = exchange.pending.remove(&reply.opaque) else {
             return;
         };
-        session.has_answered = true;
+        exchange.has_answered = true;
         match self.is_reachable.replace(Some(true)) {
             Some(true) => {}
             None => tracing::info!(address = self.address, "name server reached"),
@@ -309,19 +309,19 @@ impl Task {
     }
 
     /// Best effort: a name server drops the shards anyway when the connection ends.
-    async fn unregister(&self, session: &mut Session) {
+    async fn unregister(&self, exchange: &mut Exchange) {
         let all = async {
-            session.pending.clear();
-            for shard in 0..session.sent.len() {
+            exchange.pending.clear();
+            for shard in 0..exchange.sent.len() {
                 let identity = {
                     let shards = self.inbox.shards.borrow();
                     let registered = shards.get(shard).filter(|w| w.body.is_some());
                     registered.map(|w| w.identity.clone())
                 };
                 if let Some(identity) = identity {
-                    let opaque = session.take_opaque();
-                    session.link.send(frame(&identity, None, opaque)).await?;
-                    session.pending.insert(
+                    let opaque = exchange.take_opaque();
+                    exchange.link.send(frame(&identity, None, opaque)).await?;
+                    exchange.pending.insert(
                         opaque,
                         Pending {
                             shard,
@@ -331,9 +331,9 @@ impl Task {
                     );
                 }
             }
-            while !session.pending.is_empty() {
-                let reply = session.link.reply().await?;
-                session.pending.remove(&reply.opaque);
+            while !exchange.pending.is_empty() {
+                let reply = exchange.link.reply().await?;
+                exchange.pending.remove(&reply.opaque);
             }
             Ok::<(), String>(())
         };
@@ -348,7 +348,7 @@ impl Task {
     }
 }
 
-impl Session {
+impl Exchange {
     fn new(link: Link, shards: usize) -> Self {
         Self {
             link,

@@ -14,7 +14,6 @@ mod server;
 mod shards;
 mod signals;
 
-pub use server::bind;
 pub use signals::{Signals, catch_signals};
 
 use crate::clock::Clock;
@@ -27,8 +26,8 @@ use external::{External, Report};
 use mail::{FromShard, ToShard};
 use shards::Shard;
 use std::io;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -66,16 +65,53 @@ pub struct ShardIdentity {
 pub type ToShardSender = Box<dyn Fn(ToShard) -> Result<(), ToShard> + Send>;
 
 pub struct ControlConfig {
-    /// The embedded name server's listener, from [`bind`]; `None`: off.
-    pub name_server: Option<TcpListener>,
+    /// The embedded name server, from [`open_name_server`]; `None`: off.
+    pub name_server: Option<OpenNameServer>,
     /// External name servers, `host:port`.
     pub external: Vec<String>,
     pub shards: Vec<(ShardIdentity, ToShardSender)>,
     pub mail: Receiver<FromShard>,
     /// See [`catch_signals`].
     pub signals: Signals,
-    /// `kvConfig.json` of the embedded name server.
-    pub kv_path: PathBuf,
+}
+
+/// An embedded name server that holds its port and has read its file, and does not answer yet.
+#[derive(Debug)]
+pub struct OpenNameServer {
+    listener: TcpListener,
+    state: NameServer,
+    kv_path: PathBuf,
+}
+
+impl OpenNameServer {
+    /// Where it listens; the kernel's choice where port 0 was asked for.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Binds the port and reads `kvConfig.json`. Called before anything else starts, so that what is wrong is told at once.
+///
+/// **Errors**: one line that says what to do. A file that can't be read is one of them: starting without it would
+/// overwrite it.
+pub fn open_name_server(address: SocketAddr, kv_path: PathBuf) -> Result<OpenNameServer, String> {
+    let listener = server::bind(address)?;
+    let kv_file = match std::fs::read(&kv_path) {
+        Ok(contents) => Some(contents),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(format!("{}: {error}", kv_path.display())),
+    };
+    let settings = Settings {
+        listen_port: listener.local_addr().map_or(0, |a| a.port()),
+        ..Settings::default()
+    };
+    let state = NameServer::new(settings, kv_file.as_deref())
+        .map_err(|error| format!("{}: {error}", kv_path.display()))?;
+    Ok(OpenNameServer {
+        listener,
+        state,
+        kv_path,
+    })
 }
 
 /// Why the process ends.
@@ -126,7 +162,6 @@ pub fn run(config: ControlConfig) -> ExitReason {
             shards,
             mail,
             mut signals,
-            kv_path,
         } = config;
         signals.take_over();
         let bytes = signals.bytes.set_nonblocking(true);
@@ -135,24 +170,25 @@ pub fn run(config: ControlConfig) -> ExitReason {
             Ok(bytes) => bytes,
             Err(error) => return ExitReason::Failed(format!("signals can't be handled: {error}")),
         };
-        match Control::start(name_server, &kv_path, external, shards) {
-            Ok(control) => control.serve(mail, bytes).await,
-            Err(reason) => ExitReason::Failed(reason),
-        }
+        let control = Control::start(name_server, external, shards);
+        control.serve(mail, bytes).await
     })
 }
 
 impl Control {
     fn start(
-        listener: Option<TcpListener>,
-        kv_path: &Path,
+        name_server: Option<OpenNameServer>,
         addresses: Vec<String>,
         shards: Vec<(ShardIdentity, ToShardSender)>,
-    ) -> Result<Self, String> {
-        let embedded = match &listener {
-            Some(listener) => Some(start_embedded(listener, kv_path)?),
-            None => None,
-        };
+    ) -> Self {
+        let now = Instant::now();
+        let (mut embedded, mut listener) = (None, None);
+        if let Some(open) = name_server {
+            let shared = Rc::new(Embedded::new(open.state, Clock::new(), open.kv_path));
+            tokio_uring::spawn(Rc::clone(&shared).expire());
+            embedded = Some(shared);
+            listener = Some((open.listener, now + SHARDS_TIMEOUT));
+        }
         let (sender, reports) = unbounded_channel();
         let identities = shards.iter().map(|(identity, _)| identity.clone());
         let external = addresses
@@ -163,10 +199,9 @@ impl Control {
                 is_lost: false,
                 has_finished: false,
             });
-        let now = Instant::now();
-        Ok(Self {
+        Self {
             embedded,
-            listener: listener.map(|listener| (listener, now + SHARDS_TIMEOUT)),
+            listener,
             external: external.collect(),
             shards: shards
                 .into_iter()
@@ -175,7 +210,7 @@ impl Control {
             reports,
             next_register: now + REGISTER_PERIOD,
             stop: None,
-        })
+        }
     }
 
     async fn serve(
@@ -457,22 +492,4 @@ impl Control {
             })
         })
     }
-}
-
-/// **Errors**: the key-value configuration can't be read; starting without it would overwrite it.
-fn start_embedded(listener: &TcpListener, kv_path: &Path) -> Result<Rc<Embedded>, String> {
-    let kv_file = match std::fs::read(kv_path) {
-        Ok(contents) => Some(contents),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(format!("{}: {error}", kv_path.display())),
-    };
-    let settings = Settings {
-        listen_port: listener.local_addr().map_or(0, |a| a.port()),
-        ..Settings::default()
-    };
-    let state = NameServer::new(settings, kv_file.as_deref())
-        .map_err(|error| format!("{}: {error}", kv_path.display()))?;
-    let embedded = Rc::new(Embedded::new(state, Clock::new(), kv_path.to_owned()));
-    tokio_uring::spawn(Rc::clone(&embedded).expire());
-    Ok(embedded)
 }

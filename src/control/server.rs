@@ -49,7 +49,7 @@ impl Default for Bounds {
     }
 }
 
-/// Binds the name server's port. Called before anything else starts, so that a taken port is told at once.
+/// Binds the name server's port.
 ///
 /// **Errors**: one line that says what to do.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, String> {

@@ -1086,3 +1086,65 @@ proptest! {
         }
     }
 }
+
+/// Fields that some request needs, with values that mean something and others.
+fn any_fields() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+    const NAMES: [&str; 12] = [
+        "topic",
+        "brokerName",
+        "brokerAddr",
+        "clusterName",
+        "cluster",
+        "brokerId",
+        "namespace",
+        "key",
+        "value",
+        "compressed",
+        "bodyCrc32",
+        "heartbeatTimeoutMillis",
+    ];
+    const VALUES: [&str; 10] = [
+        "",
+        "0",
+        "1",
+        "-1",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "true",
+        "b",
+        "T",
+        "\u{1F600}",
+    ];
+    let field = (0..NAMES.len(), 0..VALUES.len()).prop_map(|(n, v)| (NAMES[n], VALUES[v]));
+    prop::collection::vec(field, 0..16)
+}
+
+fn any_body() -> impl Strategy<Value = Vec<u8>> {
+    let registration = table(1, &[("T", 6), ("U", u32::MAX)]).encode_registration();
+    prop_oneof![
+        Just(Vec::new()),
+        Just(registration),
+        prop::collection::vec(any::<u8>(), 0..64),
+        "[{}\\[\\]\":,a-z0-9-]{0,40}".prop_map(String::into_bytes),
+    ]
+}
+
+proptest! {
+    /// Whatever is asked is answered, and the indices agree afterwards.
+    #[test]
+    fn any_request_is_answered(
+        requests in prop::collection::vec(
+            (prop_oneof![Just(103), 100..107, 200..225, 300..328, 900..905, any::<i32>()], any_fields(), any_body(), any::<u32>()),
+            1..20,
+        ),
+    ) {
+        let mut server = server_with_broker();
+        for (code, fields, body, milliseconds) in requests {
+            let now = at(u64::from(milliseconds));
+            ask_as(&mut server, 479, code, &fields, &body, now);
+            server.expire(now);
+            server.take_effects();
+            server.routes.check();
+        }
+    }
+}
