@@ -126,6 +126,25 @@ pub const COLD_READS_IN_FLIGHT_MAX: usize = 64;
 /// Cold requests waiting or running per shard; above it a read is answered 2 (system busy).
 pub const COLD_REQUESTS_MAX: usize = 16_384;
 
+/// Brokers (name and id) of the name server. At the limit: a registration is refused, code 1. Source: arithmetic,
+/// 64 hosts of 64 shards; the answer to 106 stays below 2 MiB.
+pub const NAMESRV_BROKERS_MAX: usize = 4096;
+/// Pairs of topic and broker name of the name server. At the limit: a registration is refused, code 1. Source:
+/// arithmetic, `TOPICS_MAX` on 20 brokers, about 200 MiB.
+pub const NAMESRV_ROUTES_MAX: usize = 1_000_000;
+/// Names of brokers, clusters and topics, and addresses, at the name server. Beyond it: code 1.
+pub const NAMESRV_TEXT_BYTES_MAX: usize = 255;
+/// Namespaces and entries of the key-value configuration. At the limit: code 1.
+pub const NAMESRV_KV_ENTRIES_MAX: usize = 10_000;
+/// Bytes of all names and values of the key-value configuration. At the limit: code 1.
+pub const NAMESRV_KV_BYTES_MAX: usize = 2 * MIB as usize;
+/// Connections of the name server; further ones are closed at accept. Source: apache/rocketmq has no limit, 10 000
+/// idle connections cost 60 MiB here.
+pub const NAMESRV_CONNECTIONS_MAX: usize = 10_000;
+/// Bytes of unfinished frames and unread answers over all connections of the name server; above it, the connection
+/// that adds is closed.
+pub const NAMESRV_BUFFERED_BYTES_MAX: usize = 256 * MIB as usize;
+
 const _: () = assert!(
     STORED_MESSAGE_BYTES_MAX < FRAME_BYTES_MAX,
     "a pull reply holds at least one message"
@@ -133,4 +152,8 @@ const _: () = assert!(
 const _: () = assert!(
     CONNECTION_OUT_BYTES_MAX > 2 * FRAME_BYTES_MAX as usize,
     "a full reply fits the queue"
+);
+const _: () = assert!(
+    6 * NAMESRV_KV_BYTES_MAX < FRAME_BYTES_MAX as usize,
+    "a namespace fits a frame, however its texts are escaped"
 );

@@ -1,163 +1,400 @@
-//! Registration with external name servers: one task and one connection per address. A slow or dead one delays
-//! nobody else.
+//! Registration with external name servers: one task and one connection per address, so that a slow or dead one
+//! delays nobody else (apache/rocketmq#7870).
+//!
+//! A task has no queue of registrations: it knows the newest body of every shard and which one the name server has
+//! answered. However slow the name server is, at most one registration per shard is under way, and the next one
+//! carries everything that changed meanwhile.
+//!
+//! ```text
+//! waiting for a first body -> connecting -> connected: register all, then on change and every 30 s
+//!                                 ^              |
+//!                                 +-- pause <----+ closed, or no answer within 3 s
+//! ```
 
 use super::ShardIdentity;
-use crate::protocol::codes::RequestCode;
+use super::connect::{Link, Reply, connect};
+use super::log::Limit;
+use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Encoding;
-use crate::protocol::frame::{Split, split};
 use crate::protocol::hash::body_crc;
 use crate::protocol::response::Request;
 use bytes::{Bytes, BytesMut};
-use std::io;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
-use tokio_uring::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep, sleep_until};
 
-/// Most that one registration may take.
+/// Most that one registration may take, and one attempt to connect.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
-/// Registrations that wait for one name server; when full, the newest waits for the next period.
-const QUEUE_SLOTS: usize = 256;
+/// Most that unregistering may take at a stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pauses between attempts to connect: doubled from the first to the last, back to the first after an answer.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_LAST: Duration = Duration::from_secs(10);
 
-struct Job {
-    identity: ShardIdentity,
-    /// `None`: unregister.
-    body: Option<Bytes>,
-    done: oneshot::Sender<()>,
+/// What a task tells the main loop. At most one per answer or lost connection, so bounded by what the name servers do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The name server has answered a shard's registration of this generation.
+    Answered {
+        server: usize,
+        shard: usize,
+        generation: u64,
+    },
+    /// It can't be reached; nobody waits for it until it answers again.
+    Lost { server: usize },
+    /// It has been told of the stop, as far as it could be.
+    Finished { server: usize },
 }
 
+/// The main loop's end of a task.
 pub struct External {
-    jobs: mpsc::Sender<Job>,
+    inbox: Rc<Inbox>,
+}
+
+struct Inbox {
+    shards: RefCell<Vec<Wanted>>,
+    is_stopping: Cell<bool>,
+    changed: Notify,
+}
+
+/// What a name server has to know of one shard.
+struct Wanted {
+    identity: ShardIdentity,
+    /// Newest body; `None` until the shard has one.
+    body: Option<Bytes>,
+    /// Counts bodies, and repetitions every 30 s.
+    generation: u64,
 }
 
 impl External {
-    pub fn start(address: String) -> Self {
-        let (jobs, queue) = mpsc::channel(QUEUE_SLOTS);
-        tokio_uring::spawn(work(address, queue));
-        Self { jobs }
+    /// Starts the task of the name server with this index.
+    pub fn start(
+        server: usize,
+        address: String,
+        identities: impl Iterator<Item = ShardIdentity>,
+        reports: UnboundedSender<Report>,
+    ) -> Self {
+        let wanted = identities.map(|identity| Wanted {
+            identity,
+            body: None,
+            generation: 0,
+        });
+        let inbox = Rc::new(Inbox {
+            shards: RefCell::new(wanted.collect()),
+            is_stopping: Cell::new(false),
+            changed: Notify::new(),
+        });
+        let task = Task {
+            server,
+            address,
+            inbox: Rc::clone(&inbox),
+            reports,
+            is_reachable: Cell::new(None),
+            refused_log: Limit::new(),
+        };
+        tokio_uring::spawn(task.run());
+        Self { inbox }
     }
 
-    pub fn register(&self, identity: &ShardIdentity, body: Bytes) -> oneshot::Receiver<()> {
-        self.send(identity, Some(body))
+    /// Registers a shard at once; the generation comes back in [`Report::Answered`].
+    pub fn register(&self, shard: usize, body: &Bytes) -> u64 {
+        let mut shards = self.inbox.shards.borrow_mut();
+        let Some(wanted) = shards.get_mut(shard) else {
+            return 0;
+        };
+        wanted.body = Some(body.clone());
+        wanted.generation += 1;
+        self.inbox.changed.notify_one();
+        wanted.generation
     }
 
-    pub fn unregister(&self, identity: &ShardIdentity) -> oneshot::Receiver<()> {
-        self.send(identity, None)
-    }
-
-    /// The receiver ends with an error where the queue is full: nobody waits for it then.
-    fn send(&self, identity: &ShardIdentity, body: Option<Bytes>) -> oneshot::Receiver<()> {
-        let (done, wait) = oneshot::channel();
-        if self
-            .jobs
-            .try_send(Job {
-                identity: identity.clone(),
-                body,
-                done,
-            })
-            .is_err()
-        {
-            tracing::warn!(
-                broker = identity.broker_name,
-                "too many registrations wait for a name server"
-            );
-        }
-        wait
+    /// Unregisters all shards and ends; [`Report::Finished`] follows within a second or so.
+    pub fn stop(&self) {
+        self.inbox.is_stopping.set(true);
+        self.inbox.changed.notify_one();
     }
 }
 
-async fn work(address: String, mut queue: mpsc::Receiver<Job>) {
-    let mut stream: Option<TcpStream> = None;
-    let mut reachable = true;
-    while let Some(job) = queue.recv().await {
-        let result = match timeout(TIMEOUT, perform(&address, &mut stream, &job)).await {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        };
-        match result {
-            Ok(()) if !reachable => tracing::info!(address, "name server reached again"),
-            Ok(()) => {}
-            Err(ref error) => {
-                stream = None;
-                if reachable {
-                    tracing::warn!(address, %error, "name server not reached");
+struct Task {
+    server: usize,
+    address: String,
+    inbox: Rc<Inbox>,
+    reports: UnboundedSender<Report>,
+    /// For the log: a line per change. `None` until it answered or failed once.
+    is_reachable: Cell<Option<bool>>,
+    refused_log: Limit,
+}
+
+/// A request that waits for its answer.
+struct Pending {
+    shard: usize,
+    generation: u64,
+    deadline: Instant,
+}
+
+/// What goes on over one connection.
+struct Exchange {
+    link: Link,
+    next_opaque: i32,
+    pending: HashMap<i32, Pending>,
+    /// Generation that was sent last, by shard.
+    sent: Vec<u64>,
+    /// Some registration was answered.
+    has_answered: bool,
+}
+
+impl Task {
+    async fn run(self) {
+        let mut pause = PAUSE_FIRST;
+        self.wait_for_work().await;
+        while !self.inbox.is_stopping.get() {
+            let connected = tokio::select! {
+                connected = connect(&self.address, TIMEOUT) => connected,
+                () = self.wait_for_stop() => break,
+            };
+            let error = match connected {
+                Err(error) => error,
+                Ok(link) => {
+                    let mut exchange = Exchange::new(link, self.inbox.shards.borrow().len());
+                    let ended = self.serve(&mut exchange).await;
+                    if exchange.has_answered {
+                        pause = PAUSE_FIRST;
+                    }
+                    match ended {
+                        Ok(()) => break,
+                        Err(error) => error,
+                    }
+                }
+            };
+            self.note_lost(&error);
+            self.pause(pause).await;
+            pause = (pause * 2).min(PAUSE_LAST);
+        }
+        self.report(Report::Finished {
+            server: self.server,
+        });
+    }
+
+    /// Until a shard has something to register, or the stop. A connection without traffic would only be closed.
+    async fn wait_for_work(&self) {
+        let has_work = || self.inbox.shards.borrow().iter().any(|w| w.body.is_some());
+        while !has_work() && !self.inbox.is_stopping.get() {
+            self.inbox.changed.notified().await;
+        }
+    }
+
+    /// What changes meanwhile is seen once there is a connection.
+    async fn wait_for_stop(&self) {
+        while !self.inbox.is_stopping.get() {
+            self.inbox.changed.notified().await;
+        }
+    }
+
+    /// Changes don't shorten the pause: they are registered with the rest once the name server is back.
+    async fn pause(&self, pause: Duration) {
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = self.wait_for_stop() => {}
+        }
+    }
+
+    fn note_lost(&self, error: &str) {
+        if self.is_reachable.replace(Some(false)) != Some(false) {
+            tracing::warn!(address = self.address, error, "name server not reached");
+        }
+        self.report(Report::Lost {
+            server: self.server,
+        });
+    }
+
+    fn report(&self, report: Report) {
+        // The main loop lives as long as the runtime.
+        let _ = self.reports.send(report);
+    }
+
+    /// Registers over one connection until the stop. **Errors**: why the connection can't go on.
+    async fn serve(&self, exchange: &mut Exchange) -> Result<(), String> {
+        loop {
+            if self.inbox.is_stopping.get() {
+                self.unregister(exchange).await;
+                return Ok(());
+            }
+            self.send_changes(exchange).await?;
+            let deadline = exchange.pending.values().map(|p| p.deadline).min();
+            // Without anything pending, this is only a wake-up without a cause.
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                reply = exchange.link.reply() => self.on_reply(exchange, reply?),
+                () = self.inbox.changed.notified() => {}
+                () = sleep_until(deadline) => {
+                    if !exchange.pending.is_empty() {
+                        return Err(format!("no answer within {} s", TIMEOUT.as_secs()));
+                    }
                 }
             }
         }
-        reachable = result.is_ok();
-        // The one who waited may have given up.
-        let _ = job.done.send(());
     }
-}
 
-async fn perform(address: &str, stream: &mut Option<TcpStream>, job: &Job) -> io::Result<()> {
-    if stream.is_none() {
-        let mut resolved = tokio::net::lookup_host(address).await?;
-        let target = resolved
-            .next()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        *stream = Some(TcpStream::connect(target).await?);
-    }
-    let Some(stream) = stream.as_ref() else {
-        return Ok(());
-    };
-    let (written, _) = stream.write_all(request(job).to_vec()).await;
-    written?;
-    let mut received = BytesMut::new();
-    let mut buffer = Vec::with_capacity(16 * 1024);
-    loop {
-        let (result, returned) = stream.read(buffer).await;
-        buffer = returned;
-        let count = result?;
-        if count == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        received.extend_from_slice(&buffer[..count]);
-        let frame = split(&received).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-        if let Split::Frame(frame) = frame {
-            let mut scratch = crate::protocol::command::Scratch::default();
-            let answer = crate::protocol::command::Command::decode(&frame, &mut scratch)
-                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-            if answer.code != 0 {
-                tracing::warn!(
-                    address,
-                    code = answer.code,
-                    remark = answer.remark,
-                    "the name server refused"
-                );
+    /// Sends the newest body of each shard that has one the name server was not sent, one at a time per shard.
+    async fn send_changes(&self, exchange: &mut Exchange) -> Result<(), String> {
+        for shard in 0..exchange.sent.len() {
+            let job = {
+                let shards = self.inbox.shards.borrow();
+                let wanted = shards.get(shard);
+                wanted.and_then(|w| {
+                    let body = w.body.clone()?;
+                    Some((w.identity.clone(), body, w.generation))
+                })
+            };
+            let Some((identity, body, generation)) = job else {
+                continue;
+            };
+            let is_under_way = exchange.pending.values().any(|p| p.shard == shard);
+            if is_under_way || exchange.sent.get(shard) == Some(&generation) {
+                continue;
             }
-            return Ok(());
+            let opaque = exchange.take_opaque();
+            exchange
+                .link
+                .send(frame(&identity, Some(&body), opaque))
+                .await?;
+            if let Some(sent) = exchange.sent.get_mut(shard) {
+                *sent = generation;
+            }
+            exchange.pending.insert(
+                opaque,
+                Pending {
+                    shard,
+                    generation,
+                    deadline: Instant::now() + TIMEOUT,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn on_reply(&self, exchange: &mut Exchange, reply: Reply) {
+        let Some(pending) = exchange.pending.remove(&reply.opaque) else {
+            return;
+        };
+        exchange.has_answered = true;
+        match self.is_reachable.replace(Some(true)) {
+            Some(true) => {}
+            None => tracing::info!(address = self.address, "name server reached"),
+            Some(false) => tracing::info!(address = self.address, "name server reached again"),
+        }
+        if reply.code != ResponseCode::SUCCESS.0
+            && let Some(left_out) = self.refused_log.admit(Instant::now())
+        {
+            let (code, remark) = (reply.code, reply.remark);
+            let (address, shard) = (&self.address, pending.shard);
+            tracing::warn!(
+                address,
+                shard,
+                code,
+                remark,
+                lines_left_out = left_out,
+                "the name server refused a registration"
+            );
+        }
+        self.report(Report::Answered {
+            server: self.server,
+            shard: pending.shard,
+            generation: pending.generation,
+        });
+    }
+
+    /// Best effort: a name server drops the shards anyway when the connection ends.
+    async fn unregister(&self, exchange: &mut Exchange) {
+        let all = async {
+            exchange.pending.clear();
+            for shard in 0..exchange.sent.len() {
+                let identity = {
+                    let shards = self.inbox.shards.borrow();
+                    let registered = shards.get(shard).filter(|w| w.body.is_some());
+                    registered.map(|w| w.identity.clone())
+                };
+                if let Some(identity) = identity {
+                    let opaque = exchange.take_opaque();
+                    exchange.link.send(frame(&identity, None, opaque)).await?;
+                    exchange.pending.insert(
+                        opaque,
+                        Pending {
+                            shard,
+                            generation: 0,
+                            deadline: Instant::now(),
+                        },
+                    );
+                }
+            }
+            while !exchange.pending.is_empty() {
+                let reply = exchange.link.reply().await?;
+                exchange.pending.remove(&reply.opaque);
+            }
+            Ok::<(), String>(())
+        };
+        tokio::select! {
+            result = all => if let Err(error) = result {
+                tracing::warn!(address = self.address, error, "not unregistered");
+            },
+            () = sleep(STOP_TIMEOUT) => {
+                tracing::warn!(address = self.address, "the name server did not answer the unregistration");
+            }
         }
     }
 }
 
-fn request(job: &Job) -> BytesMut {
-    let identity = &job.identity;
+impl Exchange {
+    fn new(link: Link, shards: usize) -> Self {
+        Self {
+            link,
+            next_opaque: 0,
+            pending: HashMap::new(),
+            sent: vec![0; shards],
+            has_answered: false,
+        }
+    }
+
+    fn take_opaque(&mut self) -> i32 {
+        self.next_opaque = self.next_opaque.wrapping_add(1);
+        self.next_opaque
+    }
+}
+
+/// Request 103, or 104 without a body.
+fn frame(identity: &ShardIdentity, body: Option<&Bytes>, opaque: i32) -> Vec<u8> {
     let id = identity.broker_id.to_string();
-    let crc = job.body.as_deref().map_or(0, body_crc).to_string();
-    let fields = [
-        ("brokerName", identity.broker_name.as_str()),
-        ("brokerAddr", &identity.address),
-        ("clusterName", &identity.cluster),
+    let crc = body.map_or(0, |body| body_crc(body)).to_string();
+    let mut fields = vec![
+        ("brokerAddr", identity.address.as_str()),
         ("brokerId", &id),
-        ("haServerAddr", &identity.ha_address),
-        ("compressed", "false"),
-        ("bodyCrc32", &crc),
+        ("brokerName", &identity.broker_name),
+        ("clusterName", &identity.cluster),
     ];
-    let code = if job.body.is_some() {
-        RequestCode::REGISTER_BROKER
-    } else {
-        RequestCode::UNREGISTER_BROKER
+    if body.is_some() {
+        fields.extend([
+            ("bodyCrc32", crc.as_str()),
+            ("compressed", "false"),
+            ("haServerAddr", &identity.ha_address),
+        ]);
+    }
+    let code = match body {
+        Some(_) => RequestCode::REGISTER_BROKER,
+        None => RequestCode::UNREGISTER_BROKER,
     };
     let mut out = BytesMut::new();
     Request {
         code: code.0,
-        opaque: 1,
+        opaque,
         one_way: false,
         encoding: Encoding::Json,
         fields: &fields,
-        body: job.body.as_deref().unwrap_or_default(),
+        body: body.map_or(&[], |body| body),
     }
     .encode(&mut out);
-    out
+    out.to_vec()
 }

@@ -1,31 +1,54 @@
-//! The control thread: name server connections, registration, signals. Runs on `tokio-uring`, never on the path of a
-//! message; talks to shards through bounded queues.
+//! The control thread: the embedded name server, registration with external ones, signals, stop. Runs on
+//! `tokio-uring`, never on the path of a message; talks to shards through bounded queues.
+//!
+//! One loop owns the state of shards and of the stop. Tasks beside it each own one thing that may take its time: a
+//! connection of the name server, an external name server. They share the embedded name server's state and
+//! otherwise only report. Nothing waits inside the loop, and without traffic it wakes for deadlines only.
 
+mod connect;
+mod embedded;
 mod external;
+mod log;
 pub mod mail;
 mod server;
+mod shards;
+mod signals;
+
+pub use signals::{Signals, catch_signals};
 
 use crate::clock::Clock;
 use crate::ids::ShardId;
-use crate::namesrv::{Broker, NameServer, Source};
-use crate::protocol::bodies;
+use crate::namesrv::{Broker, NameServer, Settings, Source};
+use crate::protocol::bodies::{self, Registration};
 use bytes::Bytes;
-use external::External;
+use embedded::Embedded;
+use external::{External, Report};
 use mail::{FromShard, ToShard};
-use std::cell::RefCell;
-use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use shards::Shard;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
 
 /// How often shards are registered again. Source: apache/rocketmq `registerNameServerPeriod`.
 const REGISTER_PERIOD: Duration = Duration::from_secs(30);
+/// The embedded name server answers once all shards have registered, or after this long: before, routes would miss
+/// some of them. Clients wait in the backlog.
+const SHARDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most that a stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most that external name servers may delay it.
+const UNREGISTER_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A second signal this soon is the first one, sent twice: some tools signal the process and its group.
+const SIGNAL_REPEAT: Duration = Duration::from_millis(300);
+/// A shard's full mailbox is tried again after this long.
+const MAIL_RETRY: Duration = Duration::from_millis(20);
+/// Mail taken before anything else is looked at.
+const MAIL_BATCH: usize = 1024;
 
 /// How one shard is known outside.
 #[derive(Clone, Debug)]
@@ -42,16 +65,53 @@ pub struct ShardIdentity {
 pub type ToShardSender = Box<dyn Fn(ToShard) -> Result<(), ToShard> + Send>;
 
 pub struct ControlConfig {
-    /// The embedded name server's listener, bound already; `None`: off.
-    pub name_server: Option<TcpListener>,
+    /// The embedded name server, from [`open_name_server`]; `None`: off.
+    pub name_server: Option<OpenNameServer>,
     /// External name servers, `host:port`.
     pub external: Vec<String>,
     pub shards: Vec<(ShardIdentity, ToShardSender)>,
     pub mail: Receiver<FromShard>,
-    /// A byte per SIGTERM or SIGINT, non-blocking; see [`catch_signals`].
-    pub signals: UnixStream,
-    /// `kvConfig.json` of the embedded name server.
-    pub kv_path: PathBuf,
+    /// See [`catch_signals`].
+    pub signals: Signals,
+}
+
+/// An embedded name server that holds its port and has read its file, and does not answer yet.
+#[derive(Debug)]
+pub struct OpenNameServer {
+    listener: TcpListener,
+    state: NameServer,
+    kv_path: PathBuf,
+}
+
+impl OpenNameServer {
+    /// Where it listens; the kernel's choice where port 0 was asked for.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Binds the port and reads `kvConfig.json`. Called before anything else starts, so that what is wrong is told at once.
+///
+/// **Errors**: one line that says what to do. A file that can't be read is one of them: starting without it would
+/// overwrite it.
+pub fn open_name_server(address: SocketAddr, kv_path: PathBuf) -> Result<OpenNameServer, String> {
+    let listener = server::bind(address)?;
+    let kv_file = match std::fs::read(&kv_path) {
+        Ok(contents) => Some(contents),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(format!("{}: {error}", kv_path.display())),
+    };
+    let settings = Settings {
+        listen_port: listener.local_addr().map_or(0, |a| a.port()),
+        ..Settings::default()
+    };
+    let state = NameServer::new(settings, kv_file.as_deref())
+        .map_err(|error| format!("{}: {error}", kv_path.display()))?;
+    Ok(OpenNameServer {
+        listener,
+        state,
+        kv_path,
+    })
 }
 
 /// Why the process ends.
@@ -59,170 +119,262 @@ pub struct ControlConfig {
 pub enum ExitReason {
     /// Asked to, and everything was closed in order.
     Stopped,
-    /// A shard failed, or did not stop in time.
+    /// A shard failed, or did not stop in time, or there was a second signal.
     Failed(String),
 }
 
-/// From here on SIGTERM and SIGINT end the process in order, also while it still starts.
-pub fn catch_signals() -> std::io::Result<UnixStream> {
-    let (read, write) = UnixStream::pair()?;
-    read.set_nonblocking(true)?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-    }
-    Ok(read)
+/// A stop that has begun.
+struct Stop {
+    since: Instant,
+    result: Result<(), String>,
 }
 
 struct Control {
-    state: Rc<RefCell<NameServer>>,
-    embedded: bool,
-    external: Vec<External>,
-    shards: Vec<(ShardIdentity, ToShardSender)>,
-    /// Last registration body of each shard.
-    bodies: Vec<Option<Bytes>>,
-    stopped: Vec<bool>,
-    clock: Clock,
-    kv_path: PathBuf,
-    /// Registrations that all name servers have answered: shard and sequence. One per registration, so bounded by them.
-    confirmed: UnboundedSender<(usize, u64)>,
-    /// Set once a stop has begun.
-    stop: Option<(Instant, Result<(), String>)>,
+    embedded: Option<Rc<Embedded>>,
+    /// Until the embedded name server accepts, and when it does at the latest.
+    listener: Option<(TcpListener, Instant)>,
+    external: Vec<ExternalState>,
+    shards: Vec<Shard>,
+    reports: UnboundedReceiver<Report>,
+    next_register: Instant,
+    stop: Option<Stop>,
+}
+
+struct ExternalState {
+    external: External,
+    /// Shards don't wait for it.
+    is_lost: bool,
+    has_finished: bool,
 }
 
 /// Runs until all shards have stopped. Called on a thread of its own.
 pub fn run(config: ControlConfig) -> ExitReason {
-    tokio_uring::start(async move {
-        match Control::start(
-            &config.kv_path,
-            config.name_server,
-            &config.external,
-            config.shards,
-        ) {
-            Ok((control, confirmed)) => control.serve(config.mail, config.signals, confirmed).await,
-            Err(reason) => ExitReason::Failed(reason),
+    let runtime = match tokio_uring::Runtime::new(&tokio_uring::builder()) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return ExitReason::Failed(format!("the control thread has no io_uring: {error}"));
         }
+    };
+    runtime.block_on(async move {
+        let ControlConfig {
+            name_server,
+            external,
+            shards,
+            mail,
+            mut signals,
+        } = config;
+        signals.take_over();
+        let bytes = signals.bytes.set_nonblocking(true);
+        let bytes = bytes.and_then(|()| tokio::net::UnixStream::from_std(signals.bytes));
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => return ExitReason::Failed(format!("signals can't be handled: {error}")),
+        };
+        let control = Control::start(name_server, external, shards);
+        control.serve(mail, bytes).await
     })
 }
 
 impl Control {
     fn start(
-        kv_path: &std::path::Path,
-        name_server: Option<TcpListener>,
-        external: &[String],
+        name_server: Option<OpenNameServer>,
+        addresses: Vec<String>,
         shards: Vec<(ShardIdentity, ToShardSender)>,
-    ) -> Result<(Self, UnboundedReceiver<(usize, u64)>), String> {
-        let (confirmed, confirmations) = unbounded_channel();
-        let kv = std::fs::read(kv_path).ok();
-        let state = Rc::new(RefCell::new(NameServer::new(kv.as_deref())?));
-        let clock = Clock::new();
-        let embedded = name_server.is_some();
-        if let Some(listener) = name_server {
-            tokio_uring::spawn(server::accept(listener, Rc::clone(&state), clock));
+    ) -> Self {
+        let now = Instant::now();
+        let (mut embedded, mut listener) = (None, None);
+        if let Some(open) = name_server {
+            let shared = Rc::new(Embedded::new(open.state, Clock::new(), open.kv_path));
+            tokio_uring::spawn(Rc::clone(&shared).expire());
+            embedded = Some(shared);
+            listener = Some((open.listener, now + SHARDS_TIMEOUT));
         }
-        let control = Self {
-            state,
+        let (sender, reports) = unbounded_channel();
+        let identities = shards.iter().map(|(identity, _)| identity.clone());
+        let external = addresses
+            .into_iter()
+            .enumerate()
+            .map(|(server, address)| ExternalState {
+                external: External::start(server, address, identities.clone(), sender.clone()),
+                is_lost: false,
+                has_finished: false,
+            });
+        Self {
             embedded,
-            external: external
-                .iter()
-                .map(|address| External::start(address.clone()))
+            listener,
+            external: external.collect(),
+            shards: shards
+                .into_iter()
+                .map(|(identity, send)| Shard::new(identity, send))
                 .collect(),
-            bodies: vec![None; shards.len()],
-            stopped: vec![false; shards.len()],
-            shards,
-            clock,
-            kv_path: kv_path.to_owned(),
-            confirmed,
+            reports,
+            next_register: now + REGISTER_PERIOD,
             stop: None,
-        };
-        Ok((control, confirmations))
+        }
     }
 
     async fn serve(
         mut self,
         mut mail: Receiver<FromShard>,
-        signals: UnixStream,
-        mut confirmed: UnboundedReceiver<(usize, u64)>,
+        mut signals: tokio::net::UnixStream,
     ) -> ExitReason {
-        let mut signals = match tokio::net::UnixStream::from_std(signals) {
-            Ok(signals) => signals,
-            Err(error) => return ExitReason::Failed(format!("signals can't be handled: {error}")),
-        };
-        let mut byte = [0; 1];
-        let mut next_register = Instant::now() + REGISTER_PERIOD;
+        let (mut byte, mut has_signals, mut has_mail) = ([0; 1], true, true);
         loop {
-            let deadline = self.next_deadline(next_register);
+            self.accept_if_ready();
+            let deadline = self.next_deadline();
             tokio::select! {
-                from = mail.recv() => match from {
-                    Some(from) => self.on_mail(from),
+                from = mail.recv(), if has_mail => match from {
+                    Some(from) => self.on_mail(from, &mut mail),
+                    // After a stop, name servers may still have to answer.
+                    None if self.shards.iter().all(|s| s.has_stopped) => has_mail = false,
                     None => return ExitReason::Failed("all shards are gone".to_owned()),
                 },
-                Some((index, sequence)) = confirmed.recv() => {
-                    let _ = (self.shards[index].1)(ToShard::Registered { sequence });
-                }
-                _ = signals.read_exact(&mut byte) => self.on_signal().await,
+                Some(report) = self.reports.recv() => self.on_report(&report),
+                result = signals.read_exact(&mut byte), if has_signals => match result {
+                    Ok(_) => if let Some(reason) = self.on_signal() {
+                        return reason;
+                    },
+                    Err(_) => has_signals = false,
+                },
                 () = sleep_until(deadline) => {}
             }
-            if let Some(reason) = self.finished() {
-                return reason;
-            }
-            if Instant::now() >= next_register {
-                next_register += REGISTER_PERIOD;
+            let now = Instant::now();
+            if now >= self.next_register {
+                self.next_register = now + REGISTER_PERIOD;
                 (0..self.shards.len()).for_each(|index| self.register(index, None));
             }
-            self.state.borrow_mut().expire(self.clock.now());
-            self.save_kv();
+            for shard in &mut self.shards {
+                shard.settle(now);
+                shard.outbox.flush();
+            }
+            if let Some(reason) = self.finished(now) {
+                return reason;
+            }
         }
     }
 
-    fn next_deadline(&self, next_register: Instant) -> Instant {
-        let now = self.clock.now().monotonic_us;
-        let expiry = self.state.borrow().next_expiry();
-        let expiry =
-            expiry.map(|at| Instant::now() + Duration::from_micros(at.saturating_sub(now)));
-        let stop = self.stop.as_ref().map(|(at, _)| *at);
-        [Some(next_register), expiry, stop]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(next_register)
+    fn accept_if_ready(&mut self) {
+        let (Some(embedded), Some((_, latest))) = (&self.embedded, &self.listener) else {
+            return;
+        };
+        let has_all = self.shards.iter().all(|s| s.registered.is_some());
+        if has_all || Instant::now() >= *latest {
+            let embedded = Rc::clone(embedded);
+            if let Some((listener, _)) = self.listener.take() {
+                let bounds = server::Bounds::default();
+                tokio_uring::spawn(server::accept(listener, embedded, bounds));
+            }
+        }
     }
 
-    fn on_mail(&mut self, from: FromShard) {
-        match from {
+    fn next_deadline(&self) -> Instant {
+        let mut next = self.next_register;
+        let mut consider = |at: Instant| next = next.min(at);
+        if let Some((_, latest)) = &self.listener {
+            consider(*latest);
+        }
+        for shard in &self.shards {
+            shard.next_deadline().into_iter().for_each(&mut consider);
+            if !shard.outbox.is_empty() {
+                consider(Instant::now() + MAIL_RETRY);
+            }
+        }
+        if let Some(stop) = &self.stop {
+            let unregistered = stop.since + UNREGISTER_TIMEOUT;
+            if Instant::now() < unregistered {
+                consider(unregistered);
+            }
+            consider(stop.since + STOP_TIMEOUT);
+        }
+        next
+    }
+
+    /// Takes all mail that is there, and of several registrations of a shard only the last.
+    fn on_mail(&mut self, first: FromShard, mail: &mut Receiver<FromShard>) {
+        self.on_letter(first);
+        for _ in 1..MAIL_BATCH {
+            match mail.try_recv() {
+                Ok(letter) => self.on_letter(letter),
+                Err(_) => break,
+            }
+        }
+        for index in 0..self.shards.len() {
+            let received = self.shards.get_mut(index).and_then(|s| s.received.take());
+            if let Some((sequence, body)) = received {
+                self.on_registration(index, sequence, body);
+            }
+        }
+    }
+
+    fn on_letter(&mut self, letter: FromShard) {
+        match letter {
             FromShard::Ready { shard } => tracing::debug!(%shard, "shard serves"),
             FromShard::Register {
                 shard,
                 sequence,
                 body,
             } => {
-                let index = usize::from(shard.0);
-                self.bodies[index] = Some(body);
-                self.register(index, Some(sequence));
-            }
-            FromShard::TopicCreated { shard, topic } => {
-                for (identity, send) in &self.shards {
-                    if identity.shard != shard && send(ToShard::CreateTopic(topic.clone())).is_err()
-                    {
-                        tracing::error!(shard = %identity.shard, topic = topic.topic_name, "mailbox full, topic not created there");
-                    }
+                if let Some(shard) = self.shard(shard) {
+                    shard.received = Some((sequence, body));
                 }
             }
-            FromShard::Stopped { shard } => self.stopped[usize::from(shard.0)] = true,
+            FromShard::TopicCreated { shard, topic } => {
+                let others = self.shards.iter_mut().filter(|s| s.identity.shard != shard);
+                for other in others {
+                    other.outbox.push(ToShard::CreateTopic(topic.clone()));
+                }
+            }
+            FromShard::Stopped { shard } => {
+                if let Some(stopped) = self.shard(shard) {
+                    stopped.has_stopped = true;
+                }
+                self.begin_stop(Err(format!("shard {shard} stopped by itself")));
+            }
             FromShard::Failed { shard, reason } => {
                 tracing::error!(%shard, reason, "shard failed");
-                self.stopped[usize::from(shard.0)] = true;
+                if let Some(failed) = self.shard(shard) {
+                    failed.has_stopped = true;
+                }
                 self.begin_stop(Err(format!("shard {shard}: {reason}")));
             }
         }
     }
 
-    /// Registers a shard everywhere; tells it when it waits for that.
-    fn register(&mut self, index: usize, sequence: Option<u64>) {
-        let Some(body) = self.bodies[index].clone() else {
+    fn shard(&mut self, id: ShardId) -> Option<&mut Shard> {
+        let shard = self.shards.iter_mut().find(|s| s.identity.shard == id);
+        if shard.is_none() {
+            tracing::error!(shard = %id, "mail of an unknown shard");
+        }
+        shard
+    }
+
+    fn on_registration(&mut self, index: usize, sequence: u64, body: Bytes) {
+        let Some(shard) = self.shards.get_mut(index) else {
             return;
         };
-        let (identity, _) = &self.shards[index];
-        if self.embedded {
+        match bodies::decode::<Registration>(&body) {
+            Ok(read) => {
+                let table = Rc::new(read.topic_config_serialize_wrapper);
+                shard.registered = Some((body, table));
+                self.register(index, Some(sequence));
+            }
+            Err(error) => {
+                tracing::error!(shard = %shard.identity.shard, %error, "the shard's registration can't be read");
+                shard.confirm_later(sequence, Vec::new(), Instant::now());
+            }
+        }
+    }
+
+    /// Registers a shard with all name servers; with a sequence, the shard is told once they have it.
+    fn register(&mut self, index: usize, sequence: Option<u64>) {
+        let Some(shard) = self.shards.get_mut(index) else {
+            return;
+        };
+        let Some((body, table)) = shard.registered.clone() else {
+            return;
+        };
+        if let Some(embedded) = self.embedded.as_ref().filter(|_| self.stop.is_none()) {
+            let identity = &shard.identity;
             let broker = Broker {
                 cluster: &identity.cluster,
                 name: &identity.broker_name,
@@ -230,100 +382,114 @@ impl Control {
                 address: &identity.address,
                 ha_address: &identity.ha_address,
                 timeout_ms: None,
+                acting_master: None,
             };
-            let registered =
-                bodies::decode(&body)
-                    .map_err(|e| e.to_string())
-                    .and_then(|registration| {
-                        let source = Source::Shard(identity.shard.0);
-                        self.state.borrow_mut().register(
-                            &broker,
-                            registration,
-                            source,
-                            self.clock.now(),
-                        )
-                    });
-            if let Err(reason) = registered {
+            let source = Source::Shard(identity.shard.0);
+            if let Err(reason) = embedded.register(&broker, &table, source) {
                 tracing::error!(shard = %identity.shard, reason, "the shard was not registered");
             }
         }
-        let waits: Vec<_> = self
-            .external
-            .iter()
-            .map(|e| e.register(identity, body.clone()))
-            .collect();
+        let mut servers = Vec::new();
+        for (server, state) in self.external.iter().enumerate() {
+            let generation = state.external.register(index, &body);
+            if !state.is_lost {
+                servers.push((server, generation));
+            }
+        }
         if let Some(sequence) = sequence {
-            self.confirm(index, sequence, waits);
+            let deadline = Instant::now() + external::TIMEOUT;
+            shard.confirm_later(sequence, servers, deadline);
         }
     }
 
-    /// Answers the shard once every name server has answered, or its time is up.
-    fn confirm(&self, index: usize, sequence: u64, waits: Vec<tokio::sync::oneshot::Receiver<()>>) {
-        let send = &self.shards[index].1;
-        if waits.is_empty() {
-            // A full box means thousands of waiting confirmations; a later one covers this one.
-            if send(ToShard::Registered { sequence }).is_err() {
-                tracing::error!(sequence, "mailbox full, a confirmation was not delivered");
+    fn on_report(&mut self, report: &Report) {
+        match *report {
+            Report::Answered {
+                server,
+                shard,
+                generation,
+            } => {
+                if let Some(state) = self.external.get_mut(server) {
+                    state.is_lost = false;
+                }
+                if let Some(shard) = self.shards.get_mut(shard) {
+                    shard.on_answered(server, generation);
+                }
             }
-            return;
-        }
-        let confirmed = self.confirmed.clone();
-        tokio_uring::spawn(async move {
-            for wait in waits {
-                let _ = timeout(external::TIMEOUT, wait).await;
+            Report::Lost { server } => {
+                if let Some(state) = self.external.get_mut(server) {
+                    state.is_lost = true;
+                }
+                self.shards.iter_mut().for_each(|s| s.on_lost(server));
             }
-            // The receiver lives as long as this runtime.
-            let _ = confirmed.send((index, sequence));
-        });
+            Report::Finished { server } => {
+                if let Some(state) = self.external.get_mut(server) {
+                    state.has_finished = true;
+                }
+            }
+        }
     }
 
-    async fn on_signal(&mut self) {
-        if self.stop.is_some() {
-            tracing::error!("second signal, ending at once");
-            std::process::exit(1);
+    fn on_signal(&mut self) -> Option<ExitReason> {
+        match &self.stop {
+            None => {
+                tracing::info!("told to stop");
+                self.begin_stop(Ok(()));
+                None
+            }
+            Some(stop) if stop.since.elapsed() < SIGNAL_REPEAT => None,
+            Some(_) => Some(ExitReason::Failed(
+                "second signal, ended at once".to_owned(),
+            )),
         }
-        tracing::info!("told to stop");
-        let waits: Vec<_> = self
-            .external
-            .iter()
-            .flat_map(|e| self.shards.iter().map(|(i, _)| e.unregister(i)))
-            .collect();
-        for wait in waits {
-            let _ = timeout(Duration::from_secs(1), wait).await;
-        }
-        self.begin_stop(Ok(()));
     }
 
+    /// Name servers forget the shards while these stop; the first reason counts.
     fn begin_stop(&mut self, result: Result<(), String>) {
         if self.stop.is_some() {
             return;
         }
-        self.stop = Some((Instant::now() + STOP_TIMEOUT, result));
-        for (identity, send) in &self.shards {
-            if send(ToShard::Stop).is_err() {
-                tracing::error!(shard = %identity.shard, "mailbox full, the shard was not told to stop");
+        self.stop = Some(Stop {
+            since: Instant::now(),
+            result,
+        });
+        for shard in &mut self.shards {
+            if let Some(embedded) = &self.embedded {
+                embedded.unregister(Source::Shard(shard.identity.shard.0));
+            }
+            if !shard.has_stopped {
+                shard.outbox.push(ToShard::Stop);
             }
         }
+        self.external.iter().for_each(|e| e.external.stop());
     }
 
-    fn finished(&mut self) -> Option<ExitReason> {
-        let (deadline, result) = self.stop.as_ref()?;
-        if self.stopped.iter().all(|stopped| *stopped) {
-            return Some(match result {
-                Ok(()) => ExitReason::Stopped,
-                Err(reason) => ExitReason::Failed(reason.clone()),
+    fn finished(&self, now: Instant) -> Option<ExitReason> {
+        let stop = self.stop.as_ref()?;
+        let elapsed = now.duration_since(stop.since);
+        let waits: Vec<String> = self
+            .shards
+            .iter()
+            .filter(|s| !s.has_stopped)
+            .map(|s| s.identity.shard.to_string())
+            .collect();
+        if waits.is_empty() {
+            let has_unregistered = self.external.iter().all(|e| e.has_finished);
+            return (has_unregistered || elapsed >= UNREGISTER_TIMEOUT).then(|| {
+                let failed = |reason: &String| ExitReason::Failed(reason.clone());
+                stop.result
+                    .as_ref()
+                    .err()
+                    .map_or(ExitReason::Stopped, failed)
             });
         }
-        (Instant::now() >= *deadline)
-            .then(|| ExitReason::Failed("a shard did not stop within 5 s".to_owned()))
-    }
-
-    fn save_kv(&self) {
-        let Some(contents) = self.state.borrow_mut().take_kv_file() else {
-            return;
-        };
-        if let Err(error) = crate::io::fs::replace_file(&self.kv_path, &contents, true) {
-            tracing::warn!(%error, "kvConfig.json was not written");
-        }
+        (elapsed >= STOP_TIMEOUT).then(|| {
+            let seconds = STOP_TIMEOUT.as_secs();
+            let text = format!("shard {} did not stop within {seconds} s", waits.join(", "));
+            ExitReason::Failed(match &stop.result {
+                Ok(()) => text,
+                Err(reason) => format!("{reason}; {text}"),
+            })
+        })
     }
 }

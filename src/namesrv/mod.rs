@@ -1,270 +1,202 @@
-//! The name server's state machine: brokers, topics, key-value configuration. No I/O, no clock.
+//! The name server: which brokers are there, which topics they have, and a small key-value configuration.
+//!
+//! A state machine without I/O and without a clock, owned by the control thread. Requests and time go in; answers
+//! and [`Effects`] come out. It keeps no data of its own beyond the key-value configuration: routes live as long as
+//! the brokers register, and an empty table right after a start is normal (code 17, clients keep the routes that
+//! they have).
+//!
+//! **Invariants**: a topic is in the table only with brokers that are registered; what answers show is sorted, so
+//! that it doesn't depend on a hash. **Source**: apache/rocketmq 5.3 `namesrv/.../routeinfo/RouteInfoManager.java`
+//! for what registration means; where this differs, the place says why.
 
+mod kv;
+mod registration;
 mod requests;
+mod routes;
+#[cfg(test)]
+mod tests;
 
 use crate::clock::Now;
-use crate::protocol::bodies::{BrokerData, DataVersion, QueueData, Registration, TopicRoute};
-use std::collections::BTreeMap;
-
-/// A broker that is silent for this long is dropped. Source: apache/rocketmq `RouteInfoManager`.
-const BROKER_US: u64 = 120_000_000;
-/// Brokers of one name server; a registration beyond is refused.
-const BROKERS_MAX: usize = 4096;
-/// Entries of the key-value configuration.
-const KV_ENTRIES_MAX: usize = 10_000;
+use crate::protocol::bodies::TopicTable;
+use kv::KvConfig;
+use routes::Routes;
 
 /// Where a registration came from; its end takes the broker out at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Source {
     Connection(u64),
-    /// A shard of this process; never closes before the process does.
+    /// A shard of this process; never closes before the process does. Its registrations always name all topics.
     Shard(u16),
 }
 
-#[derive(Debug)]
-struct Live {
-    name: String,
-    broker_id: i64,
-    source: Source,
-    version: DataVersion,
-    ha_address: String,
-    expires_us: u64,
-    timeout_us: u64,
-}
-
-/// All routes. Keys are sorted, so that answers don't depend on a hash.
-#[derive(Debug, Default)]
-pub struct NameServer {
-    /// By broker name.
-    brokers: BTreeMap<String, BrokerData>,
-    /// By broker address.
-    live: BTreeMap<String, Live>,
-    /// Topic → broker name → queues.
-    topics: BTreeMap<String, BTreeMap<String, QueueData>>,
-    /// Namespace → key → value.
-    kv: BTreeMap<String, BTreeMap<String, String>>,
-    kv_changed: bool,
-}
-
-/// A registration, as 103 brings it.
-#[derive(Debug)]
+/// A broker as the header of a registration (103) names it.
+#[derive(Clone, Copy, Debug)]
 pub struct Broker<'a> {
     pub cluster: &'a str,
     pub name: &'a str,
+    /// 0 is the master.
     pub id: i64,
     pub address: &'a str,
     pub ha_address: &'a str,
-    /// Heartbeat timeout; `None` is the default.
+    /// Silence after which it is dropped; `None` is the default of two minutes.
     pub timeout_ms: Option<u64>,
+    /// Whether a slave may stand in for a missing master. `None`: a broker of 4.9, whose slaves register no topics.
+    pub acting_master: Option<bool>,
+}
+
+/// What does not change while the name server runs. Names of keys: apache/rocketmq `NamesrvConfig`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Only shown (319).
+    pub listen_port: u16,
+    /// `orderMessageEnable`: routes carry the text of namespace `ORDER_TOPIC_CONFIG`. On, unlike Apache's: the
+    /// namespace is empty until an administrator asks for a fixed order.
+    pub order_message_enable: bool,
+    /// `deleteTopicWithBrokerRegistration`: a changed registration takes away the topics that it does not name. Off:
+    /// brokers of 5.x register single topics. Shards of this process always work this way.
+    pub delete_topic_with_broker_registration: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen_port: 9876,
+            order_message_enable: true,
+            delete_topic_with_broker_registration: false,
+        }
+    }
+}
+
+/// What the owner has to do after a call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// New contents of `kvConfig.json`, to be written before the request is answered.
+    pub kv_file: Option<Vec<u8>>,
+    /// Worth a line in the log.
+    pub changes: Vec<Change>,
+    /// A registration over the wire that was refused: from where and why.
+    pub refused: Option<String>,
+}
+
+/// A change of the table of brokers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub kind: ChangeKind,
+    pub broker: String,
+    pub id: i64,
+    pub address: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Registered,
+    /// Another address has this name and id now; this is the old one.
+    Replaced,
+    Unregistered,
+    /// The connection that registered it is gone.
+    Closed,
+    /// It was silent for too long.
+    Expired,
+}
+
+impl ChangeKind {
+    /// For the log.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Registered => "broker registered",
+            Self::Replaced => "broker replaced by another address",
+            Self::Unregistered => "broker unregistered",
+            Self::Closed => "broker dropped, its connection is closed",
+            Self::Expired => "broker dropped, it was silent for too long",
+        }
+    }
+}
+
+/// The whole state.
+#[derive(Debug)]
+pub struct NameServer {
+    settings: Settings,
+    routes: Routes,
+    kv: KvConfig,
+    refused: Option<String>,
 }
 
 impl NameServer {
-    /// With the key-value configuration of `kvConfig.json`, if there is one.
-    pub fn new(kv_file: Option<&[u8]>) -> Result<Self, String> {
-        #[derive(serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct File {
-            #[serde(default)]
-            config_table: BTreeMap<String, BTreeMap<String, String>>,
-        }
-        let kv = match kv_file {
-            None => BTreeMap::new(),
-            Some(bytes) => {
-                let file: File = crate::protocol::bodies::decode(bytes)
-                    .map_err(|e| format!("kvConfig.json: {e}"))?;
-                file.config_table
-            }
-        };
+    /// With the contents of `kvConfig.json`, if there is one.
+    ///
+    /// **Errors**: the file is not what it must be; starting without it would overwrite it at the next change.
+    pub fn new(settings: Settings, kv_file: Option<&[u8]>) -> Result<Self, String> {
         Ok(Self {
-            kv,
-            ..Self::default()
+            settings,
+            routes: Routes::default(),
+            kv: kv_file
+                .map(KvConfig::decode)
+                .transpose()?
+                .unwrap_or_default(),
+            refused: None,
         })
     }
 
-    /// Contents of `kvConfig.json`, if they changed since the last call.
-    pub fn take_kv_file(&mut self) -> Option<Vec<u8>> {
-        std::mem::take(&mut self.kv_changed).then(|| {
-            serde_json::to_vec_pretty(&serde_json::json!({ "configTable": self.kv }))
-                .expect("plain data is JSON")
-        })
+    /// What happened since the last call; asked for after every other call.
+    pub fn take_effects(&mut self) -> Effects {
+        Effects {
+            kv_file: self.kv.take_file(),
+            changes: std::mem::take(&mut self.routes.changes),
+            refused: self.refused.take(),
+        }
     }
 
-    /// Takes a broker in, or refreshes it. Returns the master's address and HA address for a slave.
+    /// Takes a broker in, or refreshes it; an unchanged data version does nothing more than that.
+    ///
+    /// **Errors**: text for the answer with code 1; nothing has changed then.
     pub fn register(
         &mut self,
         broker: &Broker<'_>,
-        registration: Registration,
+        table: &TopicTable,
         source: Source,
         now: Now,
-    ) -> Result<(String, String), String> {
-        if self.live.len() >= BROKERS_MAX && !self.live.contains_key(broker.address) {
-            return Err(format!(
-                "{} brokers are registered, the limit is {BROKERS_MAX}",
-                self.live.len()
-            ));
-        }
-        self.forget_other_id(broker);
-        let table = registration.topic_config_serialize_wrapper;
-        let timeout_us = broker
-            .timeout_ms
-            .map_or(BROKER_US, |ms| ms.max(1000) * 1000);
-        let live = Live {
-            name: broker.name.to_owned(),
-            broker_id: broker.id,
-            source,
-            version: table.data_version,
-            ha_address: broker.ha_address.to_owned(),
-            expires_us: now.monotonic_us + timeout_us,
-            timeout_us,
-        };
-        let new = self.live.insert(broker.address.to_owned(), live).is_none();
-        if new {
-            tracing::info!(
-                broker = broker.name,
-                id = broker.id,
-                address = broker.address,
-                "broker registered"
-            );
-        }
-        let data = self
-            .brokers
-            .entry(broker.name.to_owned())
-            .or_insert_with(|| BrokerData {
-                cluster: broker.cluster.to_owned(),
-                broker_name: broker.name.to_owned(),
-                addresses: BTreeMap::new(),
-            });
-        broker.cluster.clone_into(&mut data.cluster);
-        data.addresses.insert(broker.id, broker.address.to_owned());
-        let smallest = data.addresses.keys().next() == Some(&broker.id);
-        if smallest {
-            for (name, topic) in table.topic_config_table {
-                let queue = QueueData {
-                    broker_name: broker.name.to_owned(),
-                    read_queue_nums: topic.read_queue_nums,
-                    write_queue_nums: topic.write_queue_nums,
-                    perm: topic.perm,
-                    topic_sys_flag: topic.topic_sys_flag,
-                };
-                self.topics
-                    .entry(name)
-                    .or_default()
-                    .insert(broker.name.to_owned(), queue);
-            }
-        }
-        Ok(self.master_of(broker))
+    ) -> Result<Master, String> {
+        let is_whole = matches!(source, Source::Shard(_))
+            || self.settings.delete_topic_with_broker_registration;
+        self.routes.register(
+            &registration::Registration {
+                broker,
+                table,
+                is_whole,
+                source,
+            },
+            now,
+        )
     }
 
-    /// One address is one broker: a slave that became master leaves its old id.
-    fn forget_other_id(&mut self, broker: &Broker<'_>) {
-        let stale = self
-            .live
-            .get(broker.address)
-            .filter(|l| l.name != broker.name || l.broker_id != broker.id);
-        if stale.is_some() {
-            self.drop_broker(broker.address);
-        }
+    /// The connection is gone, and with it the brokers that registered over it last.
+    pub fn on_closed(&mut self, source: Source) {
+        self.routes
+            .drop_where(ChangeKind::Closed, |member| member.source == source);
     }
 
-    fn master_of(&self, broker: &Broker<'_>) -> (String, String) {
-        if broker.id == 0 {
-            return (String::new(), String::new());
-        }
-        let master = self
-            .brokers
-            .get(broker.name)
-            .and_then(|b| b.addresses.get(&0))
-            .cloned()
-            .unwrap_or_default();
-        let ha = self
-            .live
-            .get(&master)
-            .map(|l| l.ha_address.clone())
-            .unwrap_or_default();
-        (master, ha)
-    }
-
-    /// The broker is heard of; false if it isn't registered.
-    pub fn refresh(&mut self, address: &str, now: Now) -> bool {
-        let Some(live) = self.live.get_mut(address) else {
-            return false;
-        };
-        live.expires_us = now.monotonic_us + live.timeout_us;
-        true
-    }
-
-    pub fn drop_broker(&mut self, address: &str) {
-        let Some(live) = self.live.remove(address) else {
-            return;
-        };
-        tracing::info!(
-            broker = live.name,
-            id = live.broker_id,
-            address,
-            "broker dropped"
-        );
-        let Some(data) = self.brokers.get_mut(&live.name) else {
-            return;
-        };
-        data.addresses.retain(|_, a| a != address);
-        if !data.addresses.is_empty() {
-            return;
-        }
-        self.brokers.remove(&live.name);
-        self.topics.retain(|_, queues| {
-            queues.remove(&live.name);
-            !queues.is_empty()
+    /// Drops the brokers that were silent for too long; they are among the effects.
+    pub fn expire(&mut self, now: Now) {
+        self.routes.drop_where(ChangeKind::Expired, |member| {
+            member.expires_us <= now.monotonic_us
         });
     }
 
-    /// The connection is gone, and with it the brokers that registered over it.
-    pub fn on_closed(&mut self, source: Source) {
-        let gone: Vec<String> = self
-            .live
-            .iter()
-            .filter(|(_, l)| l.source == source)
-            .map(|(a, _)| a.clone())
-            .collect();
-        for address in gone {
-            self.drop_broker(&address);
-        }
-    }
-
-    pub fn expire(&mut self, now: Now) {
-        let gone = self
-            .live
-            .iter()
-            .filter(|(_, l)| l.expires_us <= now.monotonic_us);
-        let gone: Vec<String> = gone.map(|(a, _)| a.clone()).collect();
-        for address in gone {
-            self.drop_broker(&address);
-        }
-    }
-
+    /// When [`Self::expire`] has something to do, in monotonic microseconds.
     pub fn next_expiry(&self) -> Option<u64> {
-        self.live.values().map(|l| l.expires_us).min()
+        self.routes.next_expiry()
     }
 
-    /// `None` where no broker has the topic.
-    pub fn route(&self, topic: &str) -> Option<TopicRoute> {
-        let queues: Vec<QueueData> = self.topics.get(topic)?.values().cloned().collect();
-        let brokers: Vec<BrokerData> = queues
-            .iter()
-            .filter_map(|q| self.brokers.get(&q.broker_name))
-            .cloned()
-            .collect();
-        if brokers.is_empty() {
-            return None;
-        }
-        let order_topic_conf = self
-            .kv
-            .get("ORDER_TOPIC_CONFIG")
-            .and_then(|n| n.get(topic))
-            .cloned();
-        Some(TopicRoute {
-            brokers,
-            queues,
-            order_topic_conf,
-        })
+    /// Drops what a shard of this process or a connection has registered, as 104 does.
+    pub fn unregister_source(&mut self, source: Source) {
+        self.routes
+            .drop_where(ChangeKind::Unregistered, |member| member.source == source);
     }
+}
+
+/// The master of a broker name, as a slave needs it; both empty for a master, or where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Master {
+    pub address: String,
+    pub ha_address: String,
 }

@@ -1,104 +1,131 @@
 //! Which function answers which request of a name server.
 
-use super::{Broker, KV_ENTRIES_MAX, NameServer, Source};
+use super::kv::ORDER_TOPIC_CONFIG;
+use super::routes::{Queues, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB};
+use super::{Broker, NameServer, Source};
 use crate::clock::Now;
-use crate::protocol::bodies::{self, DataVersion, Dialect, KvTable, Registration, TopicList};
+use crate::limits::{FRAME_BYTES_MAX, NAMESRV_ROUTES_MAX, NAMESRV_TEXT_BYTES_MAX};
+use crate::protocol::bodies::{
+    self, BodyError, BrokerData, DataVersion, Dialect, Registration, RegistrationForm, TopicList,
+    TopicRoute, TopicTable,
+};
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::{Response, ResponseHeader};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// From V4_9_4 on, clients read standard JSON. Source: apache/rocketmq `ClientRequestProcessor`.
 const STRICT_JSON_VERSION: i32 = 401;
-const WRITE: u32 = 2;
+/// From V3_0_11 on, the body of a registration has filter servers beside the topics.
+const REGISTRATION_BODY_VERSION: i32 = 37;
+/// Largest body of an answer: a frame, less its header.
+const BODY_BYTES_MAX: usize = (FRAME_BYTES_MAX - 64 * 1024) as usize;
 
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("plain data is JSON")
+/// A request that can't be answered as asked.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Field(#[from] FieldError),
+    #[error("{0}")]
+    Body(#[from] BodyError),
+    #[error("{0}")]
+    Text(String),
 }
+
+type Answer = Result<Response, Refusal>;
 
 fn fields(pairs: Vec<(&'static str, String)>) -> Response {
     Response::with_header(ResponseHeader::Fields(pairs))
 }
 
+fn topic_list(topics: Vec<String>) -> Response {
+    Response::with_body(bodies::encode(&TopicList {
+        topic_list: topics,
+        broker_addr: None,
+    }))
+}
+
 impl NameServer {
-    /// Answers one request; `None` for one-way ones.
+    /// Answers one request; `None` for one-way ones and for answers. `source` is the connection that it came over.
     pub fn handle(&mut self, command: &Command<'_>, source: Source, now: Now) -> Option<Response> {
         if command.is_response() {
             return None;
         }
-        let answer = self
-            .answer(command, source, now)
-            .unwrap_or_else(|error| Response::error(ResponseCode::SYSTEM_ERROR, error.to_string()));
-        (!command.is_one_way()).then_some(answer)
+        let answer = self.answer(command, source, now).unwrap_or_else(|error| {
+            let remark = error.to_string();
+            if Code(command.code) == Code::REGISTER_BROKER {
+                // Brokers register one-way or log the answer deep down; a missing broker is missed here.
+                let address = command.text("brokerAddr").unwrap_or("unknown address");
+                self.refused = Some(format!("{address:.255}: {remark}"));
+            }
+            Response::error(ResponseCode::SYSTEM_ERROR, remark)
+        });
+        if command.is_one_way() {
+            return None;
+        }
+        if answer.body_bytes() > BODY_BYTES_MAX {
+            let remark = format!(
+                "the answer has {} bytes, the limit is {BODY_BYTES_MAX}",
+                answer.body_bytes()
+            );
+            return Some(Response::error(ResponseCode::SYSTEM_ERROR, remark));
+        }
+        Some(answer)
     }
 
-    fn answer(
-        &mut self,
-        command: &Command<'_>,
-        source: Source,
-        now: Now,
-    ) -> Result<Response, FieldError> {
+    fn answer(&mut self, command: &Command<'_>, source: Source, now: Now) -> Answer {
         match Code(command.code) {
             Code::REGISTER_BROKER => self.on_register(command, source, now),
-            Code::UNREGISTER_BROKER => {
-                self.drop_broker(command.require_text("brokerAddr")?);
-                Ok(Response::success())
-            }
+            Code::UNREGISTER_BROKER => self.on_unregister(command),
             Code::GET_ROUTEINFO_BY_TOPIC => self.on_route(command),
-            Code::GET_BROKER_CLUSTER_INFO => Ok(Response::with_body(bodies::encode_cluster_info(
-                &self.brokers,
-            ))),
+            Code::GET_BROKER_CLUSTER_INFO => {
+                let body = bodies::encode_cluster_info(&self.routes.brokers());
+                Ok(Response::with_body(body))
+            }
             Code::PUT_KV_CONFIG => self.put_kv(command),
             Code::GET_KV_CONFIG => self.get_kv(command),
             Code::DELETE_KV_CONFIG => self.delete_kv(command),
             Code::GET_KVLIST_BY_NAMESPACE => self.kv_list(command),
-            Code::WIPE_WRITE_PERM_OF_BROKER => self.write_permission(command, false),
-            Code::ADD_WRITE_PERM_OF_BROKER => self.write_permission(command, true),
-            Code::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => {
-                Ok(topic_list(self.topics.keys().cloned().collect()))
+            Code::WIPE_WRITE_PERM_OF_BROKER => self.set_write_permission(command, false),
+            Code::ADD_WRITE_PERM_OF_BROKER => self.set_write_permission(command, true),
+            Code::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => Ok(self.flagged_topics(|_| true)),
+            Code::GET_UNIT_TOPIC_LIST => Ok(self.flagged_topics(|f| f & SYS_FLAG_UNIT != 0)),
+            Code::GET_HAS_UNIT_SUB_TOPIC_LIST => {
+                Ok(self.flagged_topics(|f| f & SYS_FLAG_UNIT_SUB != 0))
             }
-            Code::GET_TOPICS_BY_CLUSTER => self.topics_of_cluster(command),
+            Code::GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST => Ok(self
+                .flagged_topics(|f| f & (SYS_FLAG_UNIT | SYS_FLAG_UNIT_SUB) == SYS_FLAG_UNIT_SUB)),
+            Code::GET_TOPICS_BY_CLUSTER => {
+                let cluster = command.require_text("cluster")?;
+                Ok(topic_list(self.routes.topics_of_cluster(cluster)))
+            }
             Code::GET_SYSTEM_TOPIC_LIST_FROM_NS => Ok(self.system_topics()),
-            Code::GET_UNIT_TOPIC_LIST
-            | Code::GET_HAS_UNIT_SUB_TOPIC_LIST
-            | Code::GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST => Ok(topic_list(Vec::new())),
-            Code::DELETE_TOPIC_IN_NAMESRV => self.delete_topic(command),
-            Code::QUERY_DATA_VERSION => self.data_version(command, now),
-            Code::BROKER_HEARTBEAT => {
-                self.refresh(command.require_text("brokerAddr")?, now);
+            Code::DELETE_TOPIC_IN_NAMESRV => {
+                let cluster = command.text("clusterName").filter(|c| !c.is_empty());
+                let topic = command.require_text("topic")?;
+                self.routes.delete_topic(topic, cluster);
                 Ok(Response::success())
             }
+            Code::REGISTER_TOPIC_IN_NAMESRV => self.register_topic(command),
+            Code::QUERY_DATA_VERSION => self.data_version(command, now),
+            Code::BROKER_HEARTBEAT => self.on_heartbeat(command, now),
             Code::GET_BROKER_MEMBER_GROUP => self.member_group(command),
-            Code::GET_NAMESRV_CONFIG => Ok(Response::with_body("kvConfigPath=kvConfig.json\n")),
-            Code::UPDATE_NAMESRV_CONFIG => {
-                let remark = "the name server's configuration can't be changed over the wire";
-                Ok(Response::error(ResponseCode::NO_PERMISSION, remark))
-            }
-            code => {
-                let name = code.name().map(|n| format!(" ({n})")).unwrap_or_default();
-                let remark = format!(" request type {}{name} not supported", code.0);
-                Ok(Response::error(
-                    ResponseCode::REQUEST_CODE_NOT_SUPPORTED,
-                    remark,
-                ))
-            }
+            Code::GET_NAMESRV_CONFIG => Ok(Response::with_body(self.properties())),
+            Code::UPDATE_NAMESRV_CONFIG => Ok(Response::error(
+                ResponseCode::NO_PERMISSION,
+                "the name server's configuration can't be changed over the wire",
+            )),
+            code => Ok(Response::error(
+                ResponseCode::REQUEST_CODE_NOT_SUPPORTED,
+                format!(" request type {} not supported", code.0),
+            )),
         }
     }
 
-    fn on_register(
-        &mut self,
-        command: &Command<'_>,
-        source: Source,
-        now: Now,
-    ) -> Result<Response, FieldError> {
-        let refuse = |remark: String| Ok(Response::error(ResponseCode::SYSTEM_ERROR, remark));
-        let crc = command.i32("bodyCrc32")?.unwrap_or(0);
-        let computed = crate::protocol::hash::body_crc(command.body) as i32;
-        if crc != 0 && crc != computed {
-            return refuse(format!(
-                "the body's CRC is {computed}, the header says {crc}"
-            ));
-        }
+    fn on_register(&mut self, command: &Command<'_>, source: Source, now: Now) -> Answer {
+        let announced = command.i32("bodyCrc32")?;
+        bodies::check_body_crc(command.body, announced.map(i32::cast_unsigned))?;
         let broker = Broker {
             cluster: command.require_text("clusterName")?,
             name: command.require_text("brokerName")?,
@@ -109,38 +136,47 @@ impl NameServer {
                 .i64("heartbeatTimeoutMillis")?
                 .and_then(|ms| u64::try_from(ms).ok())
                 .filter(|ms| *ms > 0),
+            acting_master: command.bool("enableActingMaster"),
         };
-        let registration = if command.body.is_empty() {
-            Ok(Registration::default())
-        } else if command.bool("compressed").unwrap_or(false) {
-            Registration::decode_compressed(command.body)
-        } else {
-            bodies::decode(command.body)
-        };
-        let registration = match registration {
-            Ok(registration) => registration,
-            Err(error) => return refuse(format!("registration of {}: {error}", broker.name)),
-        };
-        match self.register(&broker, registration, source, now) {
-            Err(reason) => refuse(reason),
-            Ok((master, ha)) => {
-                let mut response = fields(vec![("haServerAddr", ha), ("masterAddr", master)]);
-                response.body =
-                    Response::with_body(json(&self.kv_table("ORDER_TOPIC_CONFIG"))).body;
-                Ok(response)
-            }
+        let table = registered_topics(command)?;
+        let master = self
+            .register(&broker, &table, source, now)
+            .map_err(Refusal::Text)?;
+        let mut pairs = Vec::new();
+        if !master.address.is_empty() {
+            pairs.push(("haServerAddr", master.ha_address));
+            pairs.push(("masterAddr", master.address));
         }
+        let mut response = fields(pairs);
+        // Without the namespace there is no body: the broker would take "no topic is in order" from an empty table.
+        if let Some(table) = self.kv.namespace(ORDER_TOPIC_CONFIG) {
+            response.body = Response::with_body(bodies::encode(&table)).body;
+        }
+        Ok(response)
     }
 
-    fn on_route(&self, command: &Command<'_>) -> Result<Response, FieldError> {
+    fn on_unregister(&mut self, command: &Command<'_>) -> Answer {
+        let name = command.require_text("brokerName")?;
+        let address = command.require_text("brokerAddr")?;
+        self.routes.unregister(name, address);
+        Ok(Response::success())
+    }
+
+    fn on_route(&self, command: &Command<'_>) -> Answer {
         let topic = command.require_text("topic")?;
-        let Some(route) = self.route(topic) else {
-            let remark = format!("No topic route info in name server for the topic: {topic}");
+        let order = self.kv.get(ORDER_TOPIC_CONFIG, topic);
+        let order = order.filter(|_| self.settings.order_message_enable);
+        let Some(route) = self.routes.route(topic, order) else {
+            // Java and Go clients fall back to the default topic on code 17 and nothing else.
+            let remark = format!(
+                "No topic route info in name server for the topic: {topic}\n\
+                 See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+            );
             return Ok(Response::error(ResponseCode::TOPIC_NOT_EXIST, remark));
         };
-        let strict = command.version >= STRICT_JSON_VERSION
+        let is_strict = command.version >= STRICT_JSON_VERSION
             || command.bool("acceptStandardJsonOnly").unwrap_or(false);
-        let dialect = if strict {
+        let dialect = if is_strict {
             Dialect::Strict
         } else {
             Dialect::Fastjson
@@ -148,41 +184,17 @@ impl NameServer {
         Ok(Response::with_body(route.encode(dialect)))
     }
 
-    fn kv_table(&self, namespace: &str) -> KvTable<'_> {
-        let pairs = self.kv.get(namespace).into_iter().flatten();
-        KvTable {
-            table: pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-        }
-    }
-
-    fn put_kv(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (
-            command.require_text("namespace")?,
-            command.require_text("key")?,
-        );
+    fn put_kv(&mut self, command: &Command<'_>) -> Answer {
+        let (namespace, key) = namespace_and_key(command)?;
         let value = command.require_text("value")?;
-        let count: usize = self.kv.values().map(BTreeMap::len).sum();
-        if count >= KV_ENTRIES_MAX {
-            let remark = format!(
-                "{count} entries in the key-value configuration, the limit is {KV_ENTRIES_MAX}"
-            );
-            return Ok(Response::error(ResponseCode::SYSTEM_ERROR, remark));
-        }
-        self.kv
-            .entry(namespace.to_owned())
-            .or_default()
-            .insert(key.to_owned(), value.to_owned());
-        self.kv_changed = true;
+        self.kv.put(namespace, key, value).map_err(Refusal::Text)?;
         Ok(Response::success())
     }
 
-    fn get_kv(&self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (
-            command.require_text("namespace")?,
-            command.require_text("key")?,
-        );
-        Ok(match self.kv.get(namespace).and_then(|n| n.get(key)) {
-            Some(value) => fields(vec![("value", value.clone())]),
+    fn get_kv(&self, command: &Command<'_>) -> Answer {
+        let (namespace, key) = namespace_and_key(command)?;
+        Ok(match self.kv.get(namespace, key) {
+            Some(value) => fields(vec![("value", value.to_owned())]),
             None => {
                 let remark = format!("No config item, Namespace: {namespace} Key: {key}");
                 Response::error(ResponseCode::QUERY_NOT_FOUND, remark)
@@ -190,43 +202,27 @@ impl NameServer {
         })
     }
 
-    fn delete_kv(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let (namespace, key) = (
-            command.require_text("namespace")?,
-            command.require_text("key")?,
-        );
-        if let Some(table) = self.kv.get_mut(namespace) {
-            self.kv_changed |= table.remove(key).is_some();
-        }
+    fn delete_kv(&mut self, command: &Command<'_>) -> Answer {
+        let (namespace, key) = namespace_and_key(command)?;
+        self.kv.delete(namespace, key);
         Ok(Response::success())
     }
 
-    fn kv_list(&self, command: &Command<'_>) -> Result<Response, FieldError> {
+    fn kv_list(&self, command: &Command<'_>) -> Answer {
         let namespace = command.require_text("namespace")?;
-        if !self.kv.contains_key(namespace) {
-            let remark = format!("No config item, Namespace: {namespace}");
-            return Ok(Response::error(ResponseCode::QUERY_NOT_FOUND, remark));
-        }
-        Ok(Response::with_body(json(&self.kv_table(namespace))))
+        Ok(match self.kv.namespace(namespace) {
+            Some(table) => Response::with_body(bodies::encode(&table)),
+            None => {
+                let remark = format!("No config item, Namespace: {namespace}");
+                Response::error(ResponseCode::QUERY_NOT_FOUND, remark)
+            }
+        })
     }
 
-    /// Until the broker registers again, as with stock name servers.
-    fn write_permission(
-        &mut self,
-        command: &Command<'_>,
-        add: bool,
-    ) -> Result<Response, FieldError> {
+    fn set_write_permission(&mut self, command: &Command<'_>, is_given: bool) -> Answer {
         let broker = command.require_text("brokerName")?;
-        let mut count = 0;
-        for queue in self.topics.values_mut().filter_map(|q| q.get_mut(broker)) {
-            queue.perm = if add {
-                queue.perm | WRITE
-            } else {
-                queue.perm & !WRITE
-            };
-            count += 1;
-        }
-        let name = if add {
+        let count = self.routes.set_write_permission(broker, is_given);
+        let name = if is_given {
             "addTopicCount"
         } else {
             "wipeTopicCount"
@@ -234,87 +230,145 @@ impl NameServer {
         Ok(fields(vec![(name, count.to_string())]))
     }
 
-    fn topics_of_cluster(&self, command: &Command<'_>) -> Result<Response, FieldError> {
-        let cluster = command.require_text("cluster")?;
-        let inside = |name: &String| self.brokers.get(name).is_some_and(|b| b.cluster == cluster);
-        let topics = self
-            .topics
-            .iter()
-            .filter(|(_, queues)| queues.keys().any(inside));
-        Ok(topic_list(topics.map(|(t, _)| t.clone()).collect()))
+    fn flagged_topics(&self, is_wanted: impl Fn(i32) -> bool) -> Response {
+        topic_list(self.routes.topics_with_flag(is_wanted))
     }
 
+    /// Names of clusters and brokers, which are topics too, and the address of some broker.
     fn system_topics(&self) -> Response {
-        let mut names: Vec<String> = self
-            .brokers
-            .values()
-            .flat_map(|b| [b.cluster.clone(), b.broker_name.clone()])
-            .collect();
-        names.sort();
-        names.dedup();
-        let broker_addr = self
-            .brokers
-            .values()
-            .find_map(|b| b.addresses.get(&0))
-            .cloned();
-        Response::with_body(json(&TopicList {
-            topic_list: names,
-            broker_addr,
+        let groups = &self.routes.groups;
+        let mut names = BTreeSet::new();
+        for (name, group) in groups {
+            names.extend([group.cluster.as_str(), name]);
+        }
+        let mut members = groups.values().flat_map(|g| g.members.values());
+        Response::with_body(bodies::encode(&TopicList {
+            topic_list: names.into_iter().map(str::to_owned).collect(),
+            broker_addr: members.next().map(|m| m.address.clone()),
         }))
     }
 
-    fn delete_topic(&mut self, command: &Command<'_>) -> Result<Response, FieldError> {
+    /// Adds a topic at brokers that are registered. Apache answers 0 also where it did nothing.
+    fn register_topic(&mut self, command: &Command<'_>) -> Answer {
         let topic = command.require_text("topic")?;
-        match command.text("clusterName").filter(|c| !c.is_empty()) {
-            None => {
-                self.topics.remove(topic);
-            }
-            Some(cluster) => {
-                let brokers = &self.brokers;
-                if let Some(queues) = self.topics.get_mut(topic) {
-                    queues.retain(|name, _| brokers.get(name).is_none_or(|b| b.cluster != cluster));
-                    if queues.is_empty() {
-                        self.topics.remove(topic);
-                    }
-                }
-            }
+        if topic.is_empty() || topic.len() > NAMESRV_TEXT_BYTES_MAX {
+            let bytes = topic.len();
+            return Err(Refusal::Text(format!("a topic name of {bytes} bytes")));
+        }
+        let route: TopicRoute = bodies::decode(command.body)?;
+        let mut entries: Vec<(Arc<str>, Queues)> = Vec::new();
+        for queue in &route.queues {
+            let Some((name, _)) = self.routes.groups.get_key_value(queue.broker_name.as_str())
+            else {
+                let broker = &queue.broker_name;
+                return Err(Refusal::Text(format!(
+                    "broker {broker:.255} is not registered"
+                )));
+            };
+            entries.push((Arc::clone(name), Queues::from(queue)));
+        }
+        if self.routes.pairs + entries.len() > NAMESRV_ROUTES_MAX {
+            return Err(Refusal::Text(format!(
+                "all brokers together have {} topics, the limit is {NAMESRV_ROUTES_MAX}",
+                self.routes.pairs
+            )));
+        }
+        for (broker, queues) in entries {
+            self.routes.put(topic, &broker, queues);
         }
         Ok(Response::success())
     }
 
-    fn data_version(&mut self, command: &Command<'_>, now: Now) -> Result<Response, FieldError> {
-        let address = command.require_text("brokerAddr")?;
-        let asked: DataVersion = bodies::decode(command.body).unwrap_or_default();
-        let known = self.live.get(address).map(|l| l.version);
-        let changed = known != Some(asked);
-        if !changed {
-            self.refresh(address, now);
-        }
-        let mut response = fields(vec![("changed", changed.to_string())]);
-        if let Some(known) = known {
-            response.body = Response::with_body(json(&known)).body;
-        }
-        Ok(response)
-    }
-
-    fn member_group(&self, command: &Command<'_>) -> Result<Response, FieldError> {
+    /// Whether the broker has to register; asking counts as a sign of life.
+    fn data_version(&mut self, command: &Command<'_>, now: Now) -> Answer {
         let (cluster, name) = (
             command.require_text("clusterName")?,
             command.require_text("brokerName")?,
         );
-        let empty = || bodies::BrokerData {
+        let address = command.require_text("brokerAddr")?;
+        let asked: DataVersion = bodies::decode(command.body)?;
+        let Some(member) = self.routes.member_mut(cluster, name, address) else {
+            return Ok(fields(vec![("changed", true.to_string())]));
+        };
+        member.expires_us = now.monotonic_us.saturating_add(member.timeout_us);
+        let is_changed = member.version != asked;
+        let mut response = fields(vec![("changed", is_changed.to_string())]);
+        response.body = Response::with_body(bodies::encode(&member.version)).body;
+        Ok(response)
+    }
+
+    /// A broker that is not registered gets a success too: it registers every 30 s anyway.
+    fn on_heartbeat(&mut self, command: &Command<'_>, now: Now) -> Answer {
+        let (cluster, name) = (
+            command.require_text("clusterName")?,
+            command.require_text("brokerName")?,
+        );
+        let address = command.require_text("brokerAddr")?;
+        if let Some(member) = self.routes.member_mut(cluster, name, address) {
+            member.expires_us = now.monotonic_us.saturating_add(member.timeout_us);
+        }
+        Ok(Response::success())
+    }
+
+    fn member_group(&self, command: &Command<'_>) -> Answer {
+        let (cluster, name) = (
+            command.require_text("clusterName")?,
+            command.require_text("brokerName")?,
+        );
+        let group = self.routes.broker(name).unwrap_or_else(|| BrokerData {
             cluster: cluster.to_owned(),
             broker_name: name.to_owned(),
             addresses: BTreeMap::new(),
-        };
-        let group = self.brokers.get(name).cloned().unwrap_or_else(empty);
+        });
         Ok(Response::with_body(bodies::encode_member_group(&group)))
+    }
+
+    /// Answer to 319, in Apache's names where it has one.
+    fn properties(&self) -> String {
+        let settings = &self.settings;
+        format!(
+            "deleteTopicWithBrokerRegistration={}\nenableAllTopicList=true\nenableTopicList=true\nlistenPort={}\n\
+             needWaitForService=false\norderMessageEnable={}\nreturnOrderTopicConfigToBroker=true\n\
+             supportActingMaster=false\n",
+            settings.delete_topic_with_broker_registration,
+            settings.listen_port,
+            settings.order_message_enable
+        )
     }
 }
 
-fn topic_list(topics: Vec<String>) -> Response {
-    Response::with_body(json(&TopicList {
-        topic_list: topics,
-        broker_addr: None,
-    }))
+fn namespace_and_key<'a>(command: &Command<'a>) -> Result<(&'a str, &'a str), FieldError> {
+    Ok((
+        command.require_text("namespace")?,
+        command.require_text("key")?,
+    ))
+}
+
+/// The topics in the body of a registration; none where there is no body.
+fn registered_topics(command: &Command<'_>) -> Result<TopicTable, BodyError> {
+    if command.body.is_empty() {
+        return Ok(TopicTable::default());
+    }
+    let form = registration_form(command);
+    let registration = Registration::decode(command.body, form)?;
+    let table = registration.topic_config_serialize_wrapper;
+    let is_old = command.version < REGISTRATION_BODY_VERSION && form == RegistrationForm::Json;
+    if is_old && table == TopicTable::default() {
+        // The old form is the table alone. Tools that send no version have the new one.
+        return bodies::decode(command.body);
+    }
+    Ok(table)
+}
+
+/// Told by the body, which is JSON or a zlib stream: brokers of 5.x say `compressed=false` whatever they send
+/// (apache/rocketmq 5.3 `BrokerOuterAPI#registerBrokerAll`), and fail at stock name servers with
+/// `compressedRegister=true`.
+fn registration_form(command: &Command<'_>) -> RegistrationForm {
+    let is_zlib = matches!(*command.body, [first, second, ..]
+        if first & 0x0F == 8 && u16::from_be_bytes([first, second]) % 31 == 0);
+    if is_zlib || (command.bool("compressed") == Some(true) && !command.body.starts_with(b"{")) {
+        RegistrationForm::Compressed
+    } else {
+        RegistrationForm::Json
+    }
 }

@@ -10,7 +10,9 @@ use super::{Core, Phase, Shard};
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
 use crate::control::mail::{FromShard, ToShard};
-use crate::control::{ControlConfig, ExitReason, ShardIdentity, run as run_control};
+use crate::control::{
+    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, run as run_control,
+};
 use crate::ids::ShardId;
 use crate::io::uring::{Uring, UringConfig};
 use crate::io::{FileSystem, Io};
@@ -19,7 +21,7 @@ use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use tokio::sync::mpsc;
@@ -101,7 +103,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
     raise_file_limit();
     let name_server = if config.embedded_namesrv {
-        Some(bind_name_server(config)?)
+        Some(open_name_server(config)?)
     } else {
         None
     };
@@ -138,13 +140,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     drop(report);
     announce(config);
-    let kv_path = config.root.join("kvConfig.json");
     let control = ControlConfig {
         name_server,
         external: config.namesrv_addresses.clone(),
         shards,
         mail,
-        kv_path,
         signals,
     };
     let reason = run_control(control);
@@ -162,10 +162,10 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
 }
 
-fn bind_name_server(config: &Config) -> Result<TcpListener, String> {
-    let address = SocketAddr::new(config.bind, config.integer("namesrvListenPort") as u16);
-    TcpListener::bind(address)
-        .map_err(|e| format!("the name server can't listen on {address}: {e}; set namesrvListenPort or stop the other process"))
+fn open_name_server(config: &Config) -> Result<OpenNameServer, String> {
+    let port = config.integer("namesrvListenPort") as u16;
+    let kv_path = config.root.join("kvConfig.json");
+    crate::control::open_name_server(SocketAddr::new(config.bind, port), kv_path)
 }
 
 fn announce(config: &Config) {
