@@ -133,6 +133,7 @@ impl Bench {
             short_polling_ms: 1000,
             permission: 6,
             lite_pull_enable: true,
+            young_queues_start_at_zero: true,
             offsets_persist_ms: 5000,
         };
         Self {
@@ -285,4 +286,48 @@ fn a_send_and_the_wake_of_a_held_pull_allocate_nothing() {
         let (allocations, messages) = ping_pong(expression, 4000);
         assert_eq!(allocations, 0, "for {messages} messages, {expression}");
     }
+}
+
+/// A commit, and a pull that goes by the heartbeats of its group.
+#[test]
+fn a_known_group_is_found_without_an_allocation() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut bench = Bench::open(directory.path());
+    assert!(matches!(
+        bench.handle(&send_frame("TagA")),
+        Outcome::Append(_)
+    ));
+    let heartbeat = br#"{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"T",
+        "subString":"TagA","subVersion":1}]}],"producerDataSet":[]}"#;
+    let heartbeat = frame_of(34, &[], heartbeat);
+    assert!(matches!(bench.handle(&heartbeat), Outcome::Reply(_)));
+    let commit = [
+        ("consumerGroup", "G"),
+        ("topic", "T"),
+        ("queueId", "0"),
+        ("commitOffset", "1"),
+    ];
+    let commit = frame_of(15, &commit, b"");
+    let pull = [
+        ("consumerGroup", "G"),
+        ("topic", "T"),
+        ("queueId", "0"),
+        ("queueOffset", "9"),
+        ("maxMsgNums", "32"),
+        ("sysFlag", "0"),
+        ("commitOffset", "0"),
+        ("suspendTimeoutMillis", "15000"),
+        ("subVersion", "0"),
+    ];
+    let pull = frame_of(11, &pull, b"");
+    for round in 0..100 {
+        if round == 50 {
+            bench.allocations = 0;
+        }
+        for frame in [&commit, &pull] {
+            let outcome = bench.handle(frame);
+            assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
+        }
+    }
+    assert_eq!(bench.allocations, 0);
 }
