@@ -77,6 +77,14 @@ pub const PRODUCER_GROUPS_MAX: usize = 50_000;
 pub const HEARTBEAT_GROUPS_MAX: usize = 4096;
 /// Topics that a group may subscribe to; further ones are left out. Source: ours.
 pub const SUBSCRIPTIONS_MAX: usize = 4096;
+/// Memory for the subscriptions of all groups of one shard, as [`SUBSCRIPTION_COST`] estimates it. At the limit:
+/// further ones are left out, with a warning. Source: ours.
+pub const SUBSCRIPTIONS_BYTES_MAX: usize = 256 * MIB as usize;
+/// Memory of a subscription besides its texts, in bytes; a byte of its expression counts 16 times, since a compiled
+/// tag takes that much for each of its shortest. Source: arithmetic.
+pub const SUBSCRIPTION_COST: usize = 256;
+/// Body of 200: one group's configuration, with all that this version doesn't know and keeps. Beyond it: code 29.
+pub const GROUP_CONFIG_BYTES_MAX: usize = 16 * KIB as usize;
 /// Filter expression in a heartbeat; a longer one is left out with its topic. Source: ours.
 pub const EXPRESSION_BYTES_MAX: usize = 32 * KIB as usize;
 /// Topics or groups in one page of an answer to 21 or 201. Source: apache/rocketmq `splitMetadataSize`.

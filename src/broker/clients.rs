@@ -8,9 +8,9 @@
 use super::filter::Subscription;
 use super::{Broker, Context, Notification, Peer};
 use crate::ids::{ConnectionId, NameMap};
-use crate::limits::{MEMBERSHIPS_MAX, PRODUCER_GROUPS_MAX};
+use crate::limits::{MEMBERSHIPS_MAX, PRODUCER_GROUPS_MAX, SUBSCRIPTIONS_BYTES_MAX};
 use crate::protocol::bodies::ConsumerData;
-use group::ConsumerGroup;
+use group::{Beat, ConsumerGroup};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -25,6 +25,9 @@ pub use requests::{check_config, heartbeat, list_by_group, unregister};
 /// Heartbeats come every 30 s; a member without one for this long is gone. Source: apache/rocketmq
 /// `channelExpiredTimeout`.
 const MEMBER_US: u64 = 120_000_000;
+
+/// Pause between two warnings that there is no room.
+const FULL_WARN_US: u64 = 60_000_000;
 
 /// A producer of a group: who it is and when it was heard last.
 #[derive(Clone, Debug)]
@@ -68,6 +71,10 @@ pub struct Clients {
     connections: HashMap<ConnectionId, Joined, ahash::RandomState>,
     consumer_memberships: usize,
     producer_memberships: usize,
+    /// What the subscriptions of all groups take.
+    subscription_bytes: usize,
+    /// When a heartbeat was last left out for want of room, and said so.
+    full_warned_us: Option<u64>,
     /// Groups whose members are to be notified at the end of this turn.
     changed: Vec<Rc<str>>,
     /// When a member may have been silent for too long; `None` without members.
@@ -122,17 +129,10 @@ impl Clients {
     }
 
     /// A consumer's heartbeat for one group. **Errors**: no room for a further member.
-    fn hear_consumer(
-        &mut self,
-        data: &ConsumerData,
-        client_id: &Rc<str>,
-        peer: Peer,
-        now_us: u64,
-        keep_subscriptions: bool,
-    ) -> Result<(), Full> {
-        let name = data.group_name.as_str();
+    fn hear_consumer(&mut self, data: &ConsumerData, beat: &Beat<'_>) -> Result<(), Full> {
+        let (name, connection) = (data.group_name.as_str(), beat.peer.connection);
         let known = self.consumers.get(name);
-        let is_member = known.is_some_and(|g| g.members.contains_key(&peer.connection));
+        let is_member = known.is_some_and(|g| g.members.contains_key(&connection));
         if !is_member && self.consumer_memberships >= MEMBERSHIPS_MAX {
             return Err(Full::Memberships);
         }
@@ -141,16 +141,19 @@ impl Clients {
             .consumers
             .entry(name.into())
             .or_insert_with(|| ConsumerGroup::new(name, hasher));
-        let changed = group.hear(data, client_id, peer, now_us, keep_subscriptions);
+        let before = group.bytes;
+        let room = SUBSCRIPTIONS_BYTES_MAX.saturating_sub(self.subscription_bytes);
+        let changed = group.hear(data, beat, room);
+        self.subscription_bytes = self.subscription_bytes - before + group.bytes;
         if changed && !std::mem::replace(&mut group.is_changed, true) {
             self.changed.push(Rc::clone(&group.name));
         }
         if !is_member {
             self.consumer_memberships += 1;
-            let joined = self.connections.entry(peer.connection).or_default();
+            let joined = self.connections.entry(connection).or_default();
             joined.consumers.push(Rc::clone(&group.name));
         }
-        self.scan_us.get_or_insert(now_us + MEMBER_US);
+        self.scan_us.get_or_insert(beat.now_us + MEMBER_US);
         Ok(())
     }
 
@@ -192,6 +195,15 @@ impl Clients {
         Ok(())
     }
 
+    /// Says that a heartbeat was left out, now and then.
+    fn warn_full(&mut self, group: &str, peer: Peer, error: Full, now_us: u64) {
+        let again_us = self.full_warned_us.map(|at| at + FULL_WARN_US);
+        if again_us.is_none_or(|at| at <= now_us) {
+            self.full_warned_us = Some(now_us);
+            tracing::warn!(group, peer = %peer.address, %error, "a member was left out");
+        }
+    }
+
     /// Takes the connection out of the group; the rest of it is to be notified.
     fn leave_consumer(&mut self, name: &str, connection: ConnectionId) {
         if let Some(joined) = self.connections.get_mut(&connection) {
@@ -210,7 +222,8 @@ impl Clients {
         }
         self.consumer_memberships -= 1;
         if group.members.is_empty() {
-            tracing::info!(group = name, "the last consumer of a group is gone");
+            tracing::debug!(group = name, "the last consumer of a group is gone");
+            self.subscription_bytes -= group.bytes;
             self.consumers.remove(name);
         } else if !std::mem::replace(&mut group.is_changed, true) {
             self.changed.push(Rc::clone(&group.name));

@@ -343,7 +343,8 @@ impl Topics {
         let queue_nums = queue_nums.clamp(1, TOPIC_QUEUES_MAX);
         let topic = TopicConfig::new(name, queue_nums, PERM_READ | PERM_WRITE);
         if let Err((_, reason)) = self.put(topic, cx) {
-            tracing::warn!(topic = name, reason, "a group's topic was not created");
+            // Asked for again at every heartbeat.
+            tracing::debug!(topic = name, reason, "a group's topic was not created");
         }
     }
 

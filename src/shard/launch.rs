@@ -114,6 +114,12 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut threads = Vec::new();
     for shard in 0..config.shards {
         let core = config.core(shard, &allowed);
+        if core.is_none() && !config.cores.is_empty() {
+            tracing::warn!(
+                shard,
+                "not pinned: its processor (cores) is none that this process may use"
+            );
+        }
         let core = core.map(|id| core_affinity::CoreId { id });
         let plan = plan(config, shard, core);
         let identity = ShardIdentity {

@@ -4,7 +4,7 @@
 
 use super::{Answer, PageFields, answer_with, invalid, keep_page, refuse};
 use crate::broker::{Broker, Context, Outcome};
-use crate::limits::TOPIC_QUEUES_MAX;
+use crate::limits::{GROUP_CONFIG_BYTES_MAX, TOPIC_QUEUES_MAX};
 use crate::protocol::bodies::{self, GroupConfig};
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::Command;
@@ -14,6 +14,12 @@ use std::collections::BTreeMap;
 
 /// 200: a whole configuration; keys that this version doesn't know are kept.
 pub fn update_group(broker: &mut Broker, command: &Command<'_>, cx: &mut Context<'_>) -> Answer {
+    if command.body.len() > GROUP_CONFIG_BYTES_MAX {
+        let bytes = command.body.len();
+        return invalid(format!(
+            "the group's configuration has {bytes} bytes, the limit is {GROUP_CONFIG_BYTES_MAX}"
+        ));
+    }
     let mut group: GroupConfig = match bodies::decode(command.body) {
         Ok(group) => group,
         Err(error) => return refuse(ResponseCode::SYSTEM_ERROR, error.to_string()),

@@ -309,6 +309,8 @@ fn a_group_is_created_changed_shown_and_deleted() {
         29
     );
     assert_eq!(desk.call(200, &[], b"").code.0, 1);
+    let fat = value!({"groupName": "Fat", "future": "x".repeat(16 * 1024)}).to_string();
+    assert_eq!(desk.call(200, &[], fat.as_bytes()).code.0, 29);
 
     let commit = |desk: &mut Desk| {
         desk.with(|broker, cx| broker.offsets.commit("G", "T", 0, 5, cx.now.monotonic_us));

@@ -8,7 +8,9 @@
 use crate::broker::Peer;
 use crate::broker::filter::{Filter, Subscription};
 use crate::ids::{ConnectionId, NameMap};
-use crate::limits::{EXPRESSION_BYTES_MAX, SUBSCRIPTIONS_MAX};
+use crate::limits::{
+    EXPRESSION_BYTES_MAX, SUBSCRIPTION_COST, SUBSCRIPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX,
+};
 use crate::protocol::bodies::{ConsumerData, SubscriptionData};
 use crate::protocol::names::check_topic;
 use ahash::RandomState;
@@ -34,6 +36,16 @@ pub struct Member {
     has_twin: bool,
 }
 
+/// A heartbeat, but for what it says of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Beat<'a> {
+    pub client_id: &'a Rc<str>,
+    pub peer: Peer,
+    pub now_us: u64,
+    /// It leaves its subscriptions out: those that are there hold.
+    pub keep_subscriptions: bool,
+}
+
 #[derive(Debug)]
 pub struct ConsumerGroup {
     pub name: Rc<str>,
@@ -46,6 +58,9 @@ pub struct ConsumerGroup {
     maybe_divided: bool,
     shared_id_warned_us: Option<u64>,
     divided_warned_us: Option<u64>,
+    filter_warned_us: Option<u64>,
+    /// What the subscriptions take, by [`cost`].
+    pub bytes: usize,
     hasher: RandomState,
 }
 
@@ -60,6 +75,8 @@ impl ConsumerGroup {
             maybe_divided: false,
             shared_id_warned_us: None,
             divided_warned_us: None,
+            filter_warned_us: None,
+            bytes: 0,
             hasher: hasher.clone(),
         }
     }
@@ -67,107 +84,134 @@ impl ConsumerGroup {
     /// A heartbeat of a member, a new one or one that is known. True if the others have to know of it: the member is
     /// new, or the set of topics changed; a newer expression for a topic concerns nobody else.
     ///
+    /// `room`: what further subscriptions may take, by [`cost`].
     /// **Source**: apache/rocketmq 5.3.x `ConsumerGroupInfo` `updateChannel`, `updateSubscription`.
-    pub fn hear(
-        &mut self,
-        data: &ConsumerData,
-        client_id: &Rc<str>,
-        peer: Peer,
-        now_us: u64,
-        keep_subscriptions: bool,
-    ) -> bool {
+    pub fn hear(&mut self, data: &ConsumerData, beat: &Beat<'_>, room: usize) -> bool {
         self.broadcasting = data.message_model == BROADCASTING;
-        let digest = if keep_subscriptions {
-            self.members.get(&peer.connection).map_or(0, |m| m.digest)
+        let connection = beat.peer.connection;
+        let digest = if beat.keep_subscriptions {
+            self.members.get(&connection).map_or(0, |m| m.digest)
         } else {
             self.digest(data)
         };
-        let joined = match self.members.get_mut(&peer.connection) {
+        let joined = match self.members.get_mut(&connection) {
             Some(member) => {
-                member.heard_us = now_us;
+                member.heard_us = beat.now_us;
                 self.maybe_divided |= member.digest != digest;
                 member.digest = digest;
-                if member.client_id != *client_id {
-                    tracing::warn!(group = &*self.name, peer = %peer.address, from = ?member.client_id,
-                        to = ?client_id, "a connection changed its client id");
-                    member.client_id = Rc::clone(client_id);
+                if member.client_id != *beat.client_id {
+                    tracing::debug!(group = &*self.name, peer = %beat.peer.address, from = ?member.client_id,
+                        to = ?beat.client_id, "a connection changed its client id");
+                    member.client_id = Rc::clone(beat.client_id);
                 }
                 false
             }
             None => {
-                self.join(client_id, peer, now_us, digest);
+                self.join(beat, digest);
                 true
             }
         };
-        let topics_changed = !keep_subscriptions && self.subscribe(data);
-        self.warn_shared_id(peer.connection, now_us);
-        self.warn_divided(peer.connection, now_us);
+        let topics_changed = !beat.keep_subscriptions && self.subscribe(data, beat.now_us, room);
+        self.warn_shared_id(connection, beat.now_us);
+        self.warn_divided(connection, beat.now_us);
         joined | topics_changed
     }
 
-    fn join(&mut self, client_id: &Rc<str>, peer: Peer, now_us: u64, digest: u64) {
+    fn join(&mut self, beat: &Beat<'_>, digest: u64) {
         let mut has_twin = false;
         for other in self.members.values_mut() {
-            if other.client_id == *client_id {
+            if other.client_id == *beat.client_id {
                 other.has_twin = true;
                 has_twin = true;
             }
         }
         let member = Member {
-            client_id: Rc::clone(client_id),
-            address: peer.address,
-            joined_us: now_us,
-            heard_us: now_us,
+            client_id: Rc::clone(beat.client_id),
+            address: beat.peer.address,
+            joined_us: beat.now_us,
+            heard_us: beat.now_us,
             digest,
             has_twin,
         };
-        self.members.insert(peer.connection, member);
+        self.members.insert(beat.peer.connection, member);
         self.maybe_divided = true;
     }
 
     /// Newer versions replace, topics that are gone go. True if the set of topics changed.
-    fn subscribe(&mut self, data: &ConsumerData) -> bool {
+    fn subscribe(&mut self, data: &ConsumerData, now_us: u64, room: usize) -> bool {
+        let limit = self.bytes.saturating_add(room);
         let mut changed = false;
         let mut named: HashSet<&str, _> = HashSet::with_hasher(self.hasher.clone());
         for sent in &data.subscription_data_set {
             let topic = sent.topic.as_str();
             let known = self.subscriptions.get(topic);
-            if known.is_some_and(|known| known.version >= sent.sub_version) {
-                named.insert(topic);
-                continue;
-            }
-            if known.is_none() {
-                if let Err(reason) = self.check_new(sent) {
-                    tracing::debug!(group = &*self.name, reason, "a subscription was left out");
-                    continue;
+            let is_known = known.is_some();
+            if known.is_none_or(|known| known.version < sent.sub_version) {
+                if let Err(reason) = self.check(sent, is_known, limit) {
+                    self.warn_filter(&reason, now_us);
+                    if !is_known {
+                        continue;
+                    }
+                } else {
+                    self.replace(sent, now_us);
+                    changed |= !is_known;
                 }
-                changed = true;
             }
             named.insert(topic);
-            let subscription = compile(&self.name, sent);
-            self.subscriptions
-                .insert(topic.into(), Rc::new(subscription));
         }
         let before = self.subscriptions.len();
         self.subscriptions
             .retain(|topic, _| named.contains(&**topic));
+        let left = self.subscriptions.values();
+        self.bytes = left.map(|s| cost(&s.topic, &s.expression)).sum();
         changed | (self.subscriptions.len() != before)
     }
 
-    fn check_new(&self, sent: &SubscriptionData) -> Result<(), String> {
-        check_topic(&sent.topic).map_err(|e| e.to_string())?;
-        if sent.sub_string.len() > EXPRESSION_BYTES_MAX {
-            let bytes = sent.sub_string.len();
+    /// Puts a subscription in. One that means nothing matches nothing.
+    fn replace(&mut self, sent: &SubscriptionData, now_us: u64) {
+        let filter = Filter::parse(&sent.sub_string, &sent.expression_type);
+        let filter = filter.unwrap_or_else(|error| {
+            self.warn_filter(&format!("matches nothing: {error}"), now_us);
+            Filter::Tags(Vec::new())
+        });
+        self.bytes += cost(&sent.topic, &sent.sub_string);
+        let subscription = Subscription {
+            topic: sent.topic.clone(),
+            expression: sent.sub_string.clone(),
+            expression_type: sent.expression_type.clone(),
+            version: sent.sub_version,
+            filter,
+        };
+        self.subscriptions
+            .insert(sent.topic.as_str().into(), Rc::new(subscription));
+    }
+
+    fn check(&self, sent: &SubscriptionData, is_known: bool, limit: usize) -> Result<(), String> {
+        check_topic(&sent.topic).map_err(|e| format!("is left out: {e}"))?;
+        let bytes = sent.sub_string.len().max(sent.expression_type.len());
+        if bytes > EXPRESSION_BYTES_MAX {
             return Err(format!(
-                "its expression has {bytes} bytes, the limit is {EXPRESSION_BYTES_MAX}"
+                "is left out: its expression has {bytes} bytes, the limit is {EXPRESSION_BYTES_MAX}"
             ));
         }
-        if self.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+        if !is_known && self.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             return Err(format!(
-                "the group has {SUBSCRIPTIONS_MAX} of them, the limit"
+                "is left out: the group has {SUBSCRIPTIONS_MAX} of them, the limit"
+            ));
+        }
+        if self.bytes + cost(&sent.topic, &sent.sub_string) > limit {
+            return Err(format!(
+                "is left out: those of all groups take {SUBSCRIPTIONS_BYTES_MAX} bytes, the limit"
             ));
         }
         Ok(())
+    }
+
+    fn warn_filter(&mut self, reason: &str, now_us: u64) {
+        if !is_recent(self.filter_warned_us, now_us) {
+            self.filter_warned_us = Some(now_us);
+            tracing::warn!(group = &*self.name, reason = ?reason, "a subscription is not as the client wants it");
+        }
     }
 
     /// The same for all members that subscribe to the same, in any order and version.
@@ -251,18 +295,9 @@ fn is_recent(warned_us: Option<u64>, now_us: u64) -> bool {
     warned_us.is_some_and(|at| now_us < at.saturating_add(WARN_US))
 }
 
-fn compile(group: &str, sent: &SubscriptionData) -> Subscription {
-    let filter = Filter::parse(&sent.sub_string, &sent.expression_type).unwrap_or_else(|error| {
-        tracing::warn!(group, topic = sent.topic, error = ?error.to_string(), "a subscription matches nothing");
-        Filter::Tags(Vec::new())
-    });
-    Subscription {
-        topic: sent.topic.clone(),
-        expression: sent.sub_string.clone(),
-        expression_type: sent.expression_type.clone(),
-        version: sent.sub_version,
-        filter,
-    }
+/// Memory of a subscription, in bytes, from above.
+fn cost(topic: &str, expression: &str) -> usize {
+    SUBSCRIPTION_COST + 2 * topic.len() + 16 * expression.len()
 }
 
 #[cfg(test)]
@@ -289,7 +324,13 @@ mod tests {
             connection,
             address,
         };
-        group.hear(&data, &id.into(), peer, seconds * SECOND, false);
+        let beat = Beat {
+            client_id: &id.into(),
+            peer,
+            now_us: seconds * SECOND,
+            keep_subscriptions: false,
+        };
+        group.hear(&data, &beat, usize::MAX);
     }
 
     /// Sources: apache/rocketmq#667, #2760, #1547: containers that share a client id.

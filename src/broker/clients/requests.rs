@@ -1,5 +1,6 @@
 //! 34, 35, 38, 46.
 
+use super::group::Beat;
 use crate::broker::filter::{Filter, FilterError};
 use crate::broker::{Broker, Context, Outcome, Peer};
 use crate::limits::{CLIENT_ID_BYTES_MAX, HEARTBEAT_GROUPS_MAX};
@@ -31,43 +32,40 @@ pub fn heartbeat(
     peer: Peer,
     cx: &mut Context<'_>,
 ) -> Answer {
-    let beat: Heartbeat = match bodies::decode(command.body) {
-        Ok(beat) => beat,
+    let sent: Heartbeat = match bodies::decode(command.body) {
+        Ok(sent) => sent,
         Err(error) => return refuse(ResponseCode::SYSTEM_ERROR, format!("heartbeat: {error}")),
     };
-    if beat.client_id.len() > CLIENT_ID_BYTES_MAX {
-        let bytes = beat.client_id.len();
+    if sent.client_id.len() > CLIENT_ID_BYTES_MAX {
+        let bytes = sent.client_id.len();
         let remark = format!("the clientID has {bytes} bytes, the limit is {CLIENT_ID_BYTES_MAX}");
         return refuse(ResponseCode::SYSTEM_ERROR, remark);
     }
-    let client_id: Rc<str> = beat.client_id.into();
-    for data in beat.consumer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
-        hear_consumer(broker, data, &client_id, beat.without_sub, peer, cx);
+    let (client_id, now_us): (Rc<str>, u64) = (sent.client_id.into(), cx.now.monotonic_us);
+    let beat = Beat {
+        client_id: &client_id,
+        peer,
+        now_us,
+        keep_subscriptions: sent.without_sub,
+    };
+    for data in sent.consumer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
+        hear_consumer(broker, data, &beat, cx);
     }
-    for producer in beat.producer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
+    for producer in sent.producer_data_set.iter().take(HEARTBEAT_GROUPS_MAX) {
         let name = producer.group_name.as_str();
         if check_group(name).is_err() {
             continue;
         }
-        let now_us = cx.now.monotonic_us;
-        let heard = broker
-            .clients
-            .hear_producer(name, &client_id, peer.connection, now_us);
+        let clients = &mut broker.clients;
+        let heard = clients.hear_producer(name, &client_id, peer.connection, now_us);
         if let Err(error) = heard {
-            tracing::debug!(group = name, peer = %peer.address, %error, "a producer was left out");
+            clients.warn_full(name, peer, error, now_us);
         }
     }
     Ok(Outcome::Reply(Response::success()))
 }
 
-fn hear_consumer(
-    broker: &mut Broker,
-    data: &ConsumerData,
-    client_id: &Rc<str>,
-    keep_subscriptions: bool,
-    peer: Peer,
-    cx: &mut Context<'_>,
-) {
+fn hear_consumer(broker: &mut Broker, data: &ConsumerData, beat: &Beat<'_>, cx: &mut Context<'_>) {
     let name = &data.group_name;
     let group = broker.groups.find_or_create(&broker.config, name, cx);
     let Some(group) = group else {
@@ -77,12 +75,9 @@ fn hear_consumer(
     broker
         .topics
         .ensure_group_topic(&retry_topic, group.retry_queue_nums, cx);
-    let now_us = cx.now.monotonic_us;
-    let heard = broker
-        .clients
-        .hear_consumer(data, client_id, peer, now_us, keep_subscriptions);
-    if let Err(error) = heard {
-        tracing::warn!(group = name, peer = %peer.address, %error, "a consumer was left out");
+    if let Err(error) = broker.clients.hear_consumer(data, beat) {
+        let now_us = beat.now_us;
+        broker.clients.warn_full(name, beat.peer, error, now_us);
     }
 }
 

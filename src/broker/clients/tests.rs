@@ -98,6 +98,8 @@ fn check(clients: &Clients) {
     assert!(clients.consumers.values().all(|g| !g.members.is_empty()));
     assert!(clients.producers.values().all(|g| !g.members.is_empty()));
     assert_eq!(clients.scan_us.is_some(), !clients.connections.is_empty());
+    let bytes: usize = clients.consumers.values().map(|g| g.bytes).sum();
+    assert_eq!(clients.subscription_bytes, bytes);
 }
 
 #[test]
@@ -468,6 +470,46 @@ fn a_group_has_a_bounded_number_of_topics() {
     let long = "x".repeat(32 * 1024 + 1);
     beat(&mut desk, 1, "a", "H", &[("T", &long, 1), ("U", "*", 1)]);
     assert_eq!(desk.broker.clients.topics_of("H"), ["U"]);
+}
+
+#[test]
+fn subscriptions_of_all_groups_together_are_bounded() {
+    let mut desk = Desk::new();
+    let long = "x".repeat(32 * 1024);
+    let names: Vec<String> = (0..200).map(|n| format!("T{n}")).collect();
+    let topics: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), &*long, 1))
+        .collect();
+    for group in ["A", "B", "C", "D"] {
+        beat(&mut desk, 1, "a", group, &topics);
+    }
+    let counts = ["A", "B", "C", "D"].map(|group| desk.broker.clients.topics_of(group).len());
+    assert_eq!(counts[..2], [200, 200]);
+    assert!(
+        (100..200).contains(&counts[2]) && counts[3] == 0,
+        "{counts:?}"
+    );
+    assert!(desk.broker.clients.subscription_bytes <= SUBSCRIPTIONS_BYTES_MAX);
+    beat(&mut desk, 1, "a", "A", &[("T0", "*", 2)]);
+    beat(&mut desk, 1, "a", "D", &[("T0", "*", 2)]);
+    assert_eq!(
+        desk.broker.clients.topics_of("D"),
+        ["T0"],
+        "there is room again"
+    );
+    check(&desk.broker.clients);
+}
+
+/// What can't be taken leaves what is there.
+#[test]
+fn an_expression_that_is_too_long_does_not_replace_another() {
+    let mut desk = Desk::new();
+    let long = "x".repeat(32 * 1024 + 1);
+    beat(&mut desk, 1, "a", "G", &[("T", "A", 1)]);
+    beat(&mut desk, 1, "a", "G", &[("T", &long, 2)]);
+    assert_eq!(expression(&desk, "G", "T").as_deref(), Some("A"));
+    check(&desk.broker.clients);
 }
 
 #[test]

@@ -59,7 +59,8 @@ proptest! {
                         ..ConsumerData::default()
                     };
                     let peer = Peer { connection: connection(from), address: ([127, 0, 0, 1], 1).into() };
-                    clients.hear_consumer(&data, &id, peer, now_us, false).unwrap();
+                    let beat = Beat { client_id: &id, peer, now_us, keep_subscriptions: false };
+                        clients.hear_consumer(&data, &beat).unwrap();
                     consumers.insert((group, from), now_us);
                 }
                 Step::Producer { connection: from, group } => {
