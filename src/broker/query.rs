@@ -9,9 +9,6 @@ use crate::protocol::response::{Response, ResponseHeader};
 use crate::storage::Missing;
 use smallvec::smallvec;
 
-/// Bytes read for a message whose length is not known yet.
-const FIRST_READ_BYTES: u32 = 4096;
-
 /// The queue named by topic and queueId; `None` where it has never had a message.
 fn queue(
     broker: &Broker,
@@ -127,22 +124,10 @@ pub fn view_message(command: &Command<'_>, cx: &mut Context<'_>) -> Result<Outco
     let Ok(at) = u64::try_from(asked).map(PhysicalOffset) else {
         return none();
     };
-    if at < start || at >= end || end.bytes_since(at) < 91 {
+    if at < start || at >= end {
         return none();
     }
-    let first = end.bytes_since(at).min(u64::from(FIRST_READ_BYTES)) as u32;
-    // The shortest record is sure to be there; its head tells the length of this one.
-    let head = match cx.store.record(at, 91, cx.fetched) {
-        Ok(head) => head,
-        Err(_) => return Ok(Outcome::Read(smallvec![Missing::Log { at, bytes: first }])),
-    };
-    let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
-    let plausible = (91..=crate::limits::FRAME_BYTES_MAX).contains(&length)
-        && at.advance(u64::from(length)) <= end;
-    if !plausible {
-        return none();
-    }
-    let record = match cx.store.record(at, length, cx.fetched) {
+    let record = match cx.store.record_at(at, cx.fetched) {
         Ok(record) => record,
         Err(missing) => return Ok(Outcome::Read(smallvec![missing])),
     };

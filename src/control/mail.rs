@@ -2,7 +2,7 @@
 //! path of a message.
 
 use crate::ids::ShardId;
-use crate::protocol::bodies::TopicConfig;
+use crate::protocol::bodies::topics::TopicConfig;
 use bytes::Bytes;
 
 /// From a shard to the control thread (a bounded `tokio::sync::mpsc`).

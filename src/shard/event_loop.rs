@@ -205,9 +205,15 @@ impl<I: Io> Shard<I> {
         for (name, contents) in std::mem::take(&mut self.core.effects.files) {
             self.core.files.replace(name, contents, &mut self.io);
         }
-        for (key, missing, have) in std::mem::take(&mut self.core.fetches_wanted) {
-            self.core.counters.cold_reads += 1;
-            self.core.store.fetch(key, &missing, have, &mut self.io);
+        // A read that needs no disk is answered at once, which may ask for the next one.
+        while !self.core.fetches_wanted.is_empty() {
+            for (key, missing, have) in std::mem::take(&mut self.core.fetches_wanted) {
+                self.core.counters.cold_reads += 1;
+                let done = self.core.store.fetch(key, &missing, have, &mut self.io);
+                if let Some(done) = done {
+                    self.core.on_fetched(done);
+                }
+            }
         }
         while let Some((id, reason)) = self.core.closing.pop() {
             if let Some(socket) = self.core.begin_close(id, reason) {

@@ -15,7 +15,7 @@
 //!     96      8    1 = closed in order: the log ends at the durable mark
 //!    104     16    copies of the fields at 0 and 8
 //!    120      8    queues that have entries of records below the offset at 72
-//!    128      8    the sum of their max offsets: tells whether a queue is missing
+//!    128      8    the sum of these entries: tells whether a file is missing
 //!    136      4    CRC-32C of 64..136
 //!    140   3956    zeros
 //! ```
@@ -48,7 +48,7 @@ pub struct Marks {
     pub totals: Totals,
 }
 
-/// How many queues have entries, and the sum of their max offsets.
+/// How many queues have entries in their files, and how many in all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     pub queues: u64,
@@ -56,10 +56,10 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Counts a queue with this max offset.
-    pub fn add(&mut self, max: u64) {
-        self.queues += u64::from(max > 0);
-        self.entries += max;
+    /// Counts a queue with so many entries.
+    pub fn add(&mut self, entries: u64) {
+        self.queues += u64::from(entries > 0);
+        self.entries += entries;
     }
 }
 

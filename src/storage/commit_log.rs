@@ -372,10 +372,13 @@ impl CommitLog {
         }
     }
 
-    /// What wakes the log without other cause.
+    /// What wakes the log without other cause. Appends that came after the turn's seal are due at once.
     pub fn next_deadline(&self) -> Option<u64> {
         if self.failure.is_some() {
             return None;
+        }
+        if self.chunks.filled() > 0 || !self.sealed.is_empty() {
+            return Some(0);
         }
         let retry = self.segments.retry_us();
         [retry, self.flush_due_us()].into_iter().flatten().min()

@@ -71,6 +71,8 @@ impl Entry {
 /// What recovery knows of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueStart {
+    /// First offset in its files; below `min` where records are gone and their entries are not.
+    pub files: QueueOffset,
     pub min: QueueOffset,
     pub max: QueueOffset,
 }
@@ -80,6 +82,7 @@ pub struct QueueStart {
 pub struct Queue {
     pub topic: Box<str>,
     pub queue_id: u32,
+    files_start: u64,
     min: u64,
     next: u64,
     max: u64,
@@ -100,10 +103,12 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(topic: Box<str>, queue_id: u32, start: QueueStart) -> Self {
+        assert!(start.files <= start.min, "{start:?}");
         assert!(start.min <= start.max, "{start:?}");
         Self {
             topic,
             queue_id,
+            files_start: start.files.0,
             min: start.min.0,
             next: start.max.0,
             max: start.max.0,
@@ -123,6 +128,11 @@ impl Queue {
             min: QueueOffset(self.min),
             max: QueueOffset(self.max),
         }
+    }
+
+    /// Entries in its files once all of them are written.
+    pub fn entries_in_files(&self) -> u64 {
+        self.max - self.files_start
     }
 
     pub fn last_store_timestamp(&self) -> Option<u64> {
@@ -266,6 +276,7 @@ mod tests {
     #[test]
     fn only_entries_on_disk_leave_memory() {
         let start = QueueStart {
+            files: QueueOffset(0),
             min: QueueOffset(3),
             max: QueueOffset(7),
         };

@@ -13,7 +13,9 @@ use super::{Entry, FetchDone, Fetched, Missing, tokens};
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
 use crate::io::{Failed, File, Io, Op, Token};
 use crate::limits::{COLD_READ_BYTES_MAX, COLD_READS_IN_FLIGHT_MAX, ENTRY_BYTES};
-use crate::protocol::message::{BLANK_BYTES, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT};
+use crate::protocol::message::{
+    BLANK_BYTES, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, RECORD_OVERHEAD_BYTES,
+};
 use bytes::{Bytes, BytesMut};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -21,6 +23,9 @@ use std::collections::VecDeque;
 
 /// Unwanted bytes between two records that are read along rather than by a second read.
 const GAP_BYTES_MAX: u64 = 16 * 1024;
+
+/// First read of a record of unknown size: most fit.
+const PROBE_BYTES: u64 = 8 * 1024;
 
 type Wanted = SmallVec<[(PhysicalOffset, u32); 8]>;
 
@@ -31,6 +36,12 @@ enum Source {
         start: PhysicalOffset,
         bytes: u32,
         records: Wanted,
+    },
+    /// One record of unknown size; a second read follows if it is longer than the first.
+    Probe {
+        segment: Segment,
+        start: PhysicalOffset,
+        bytes: u32,
     },
     Entries {
         queue: QueueIndex,
@@ -103,13 +114,7 @@ impl Fetches {
             error: None,
         }) as u32;
         for source in sources {
-            self.generation = self.generation.wrapping_add(1);
-            let read = self.reads.insert(Read {
-                request,
-                generation: self.generation,
-                source,
-            });
-            self.waiting.push_back(read as u32);
+            self.wait(request, source);
         }
         self.pump(places, io);
         None
@@ -134,6 +139,11 @@ impl Fetches {
                 start,
                 bytes,
                 ..
+            }
+            | Source::Probe {
+                segment,
+                start,
+                bytes,
             } => (segment.file, start.bytes_since(segment.first), *bytes),
             Source::Entries {
                 queue,
@@ -226,9 +236,17 @@ impl Fetches {
         let read = self.reads.remove(id as usize);
         let request = &mut self.requests[read.request as usize];
         let added = bytes.and_then(|bytes| add(read.source, &bytes, &mut request.have));
-        if let Err(reason) = added {
-            request.error.get_or_insert(reason);
+        match added {
+            Ok(None) => {}
+            Ok(Some(source)) => {
+                request.reads += 1;
+                self.wait(read.request, source);
+            }
+            Err(reason) => {
+                request.error.get_or_insert(reason);
+            }
         }
+        let request = &mut self.requests[read.request as usize];
         request.reads -= 1;
         if request.reads > 0 {
             return;
@@ -241,6 +259,16 @@ impl Fetches {
             result: request.error.map_or(Ok(have), Err),
         });
     }
+
+    fn wait(&mut self, request: u32, source: Source) {
+        self.generation = self.generation.wrapping_add(1);
+        let read = self.reads.insert(Read {
+            request,
+            generation: self.generation,
+            source,
+        });
+        self.waiting.push_back(read as u32);
+    }
 }
 
 /// Reads for the records, neighbours at once.
@@ -251,53 +279,76 @@ fn plan_records(
 ) -> Result<(), String> {
     let mut wanted: SmallVec<[(PhysicalOffset, u32); 32]> = SmallVec::new();
     for item in missing {
-        if let Missing::Log { at, bytes } = *item {
-            wanted.push((at, bytes));
+        match *item {
+            Missing::Log { at, bytes } => wanted.push((at, bytes)),
+            Missing::Record { at } => {
+                let (segment, room) = place(at, log)?;
+                sources.push(Source::Probe {
+                    segment,
+                    start: at,
+                    bytes: room.min(PROBE_BYTES) as u32,
+                });
+            }
+            Missing::Entries { .. } => {}
         }
     }
     wanted.sort_unstable();
     wanted.dedup();
     for (at, bytes) in wanted {
-        let end = at.advance(u64::from(bytes));
-        if at < log.start() || end > log.visible() {
+        let (segment, room) = place(at, log)?;
+        if u64::from(bytes) > room.min(u64::from(COLD_READ_BYTES_MAX)) {
             return Err(format!(
-                "bytes {at} to {end} don't exist, the log has {} to {}",
-                log.start(),
-                log.visible()
+                "no record of {bytes} bytes at {at}: {room} are left"
             ));
         }
-        if let Some(Source::Log {
-            segment,
-            start,
-            bytes: read_bytes,
-            records,
-        }) = sources.last_mut()
-        {
-            let read_end = start.advance(u64::from(*read_bytes));
-            let joined = end.max(read_end).bytes_since(*start);
-            let segment_end = segment.first.advance(log.segments.bytes());
-            let near = at <= read_end.advance(GAP_BYTES_MAX);
-            if near && end <= segment_end && joined <= u64::from(COLD_READ_BYTES_MAX) {
-                *read_bytes = joined as u32;
-                records.push((at, bytes));
-                continue;
-            }
+        if !join(sources, segment, at, bytes) {
+            sources.push(Source::Log {
+                segment,
+                start: at,
+                bytes,
+                records: SmallVec::from_slice(&[(at, bytes)]),
+            });
         }
-        let segment = log.segments.find(at);
-        let segment = segment.filter(|s| end <= s.first.advance(log.segments.bytes()));
-        let Some(segment) = segment else {
-            return Err(format!(
-                "no record goes from {at} to {end}: a segment ends between"
-            ));
-        };
-        sources.push(Source::Log {
-            segment,
-            start: at,
-            bytes,
-            records: SmallVec::from_slice(&[(at, bytes)]),
-        });
     }
     Ok(())
+}
+
+/// The segment of a byte, and how many bytes a record that begins there can have at most.
+fn place(at: PhysicalOffset, log: &CommitLog) -> Result<(Segment, u64), String> {
+    let (start, visible) = (log.start(), log.visible());
+    match log.segments.find(at) {
+        Some(segment) if at < visible => {
+            let segment_end = segment.first.advance(log.segments.bytes());
+            Ok((segment, segment_end.min(visible).bytes_since(at)))
+        }
+        _ => Err(format!(
+            "no record at {at}: the log has the bytes {start} to {visible}"
+        )),
+    }
+}
+
+/// Adds a record to the last read, if it lies near enough behind in the same segment.
+fn join(sources: &mut [Source], of: Segment, at: PhysicalOffset, bytes: u32) -> bool {
+    let Some(Source::Log {
+        segment,
+        start,
+        bytes: read_bytes,
+        records,
+    }) = sources.last_mut()
+    else {
+        return false;
+    };
+    let read_end = start.advance(u64::from(*read_bytes));
+    let joined = read_end
+        .max(at.advance(u64::from(bytes)))
+        .bytes_since(*start);
+    let near = at <= read_end.advance(GAP_BYTES_MAX);
+    if *segment != of || !near || joined > u64::from(COLD_READ_BYTES_MAX) {
+        return false;
+    }
+    *read_bytes = joined as u32;
+    records.push((at, bytes));
+    true
 }
 
 /// Reads for the entries that are still missing, split at the ends of files.
@@ -311,9 +362,10 @@ fn plan_entries(
             continue;
         };
         let state = places.table.get(queue);
-        let min = state.bounds().min;
-        if state.is_deleted || from < min {
-            return Err(format!("entry {from} is gone, the first one is {min}"));
+        let bounds = state.bounds();
+        if state.is_deleted || from < bounds.min || from >= bounds.max {
+            let (min, max) = (bounds.min, bounds.max);
+            return Err(format!("no entry {from}: the queue has {min} to {max}"));
         }
         let mut from = from.0;
         let end = from
@@ -334,63 +386,80 @@ fn plan_entries(
     Ok(())
 }
 
-fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<(), String> {
+/// Checks what a read brought and keeps it. `Some` is what has to be read besides.
+fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<Option<Source>, String> {
     match source {
         Source::Log { start, records, .. } => {
-            for (at, record_bytes) in records {
+            for (at, want) in records {
                 let from = at.bytes_since(start) as usize;
-                let record = (from + record_bytes as usize <= bytes.len())
-                    .then(|| bytes.slice(from..from + record_bytes as usize));
-                let record =
-                    record.ok_or_else(|| format!("the log ends inside the record at {at}"))?;
-                check_record(&record, at)?;
+                let end = from + want as usize;
+                if end > bytes.len() {
+                    return Err(format!("the log file ends inside the record at {at}"));
+                }
+                let record = bytes.slice(from..end);
+                let found = check_record(&record, at)?;
+                if found != record.len() {
+                    return Err(format!(
+                        "the record at {at} has {found} bytes, its entry says {want}"
+                    ));
+                }
                 have.ranges.push((at, record));
             }
-            Ok(())
+            Ok(None)
+        }
+        Source::Probe { segment, start, .. } => {
+            let found = check_record(bytes, start)?;
+            if found <= bytes.len() {
+                have.ranges.push((start, bytes.slice(..found)));
+                return Ok(None);
+            }
+            let size = u32::try_from(found)
+                .ok()
+                .filter(|size| *size <= COLD_READ_BYTES_MAX);
+            let bytes =
+                size.ok_or_else(|| format!("no record at {start}: {found} bytes are too many"))?;
+            Ok(Some(Source::Log {
+                segment,
+                start,
+                bytes,
+                records: SmallVec::from_slice(&[(start, bytes)]),
+            }))
         }
         Source::Entries {
             queue, from, count, ..
         } => {
-            let mut entries = Vec::with_capacity(count as usize);
-            for chunk in bytes.as_chunks::<ENTRY_BYTES>().0 {
-                let at = from.advance(entries.len() as u64);
-                let entry = Entry::decode(chunk);
-                entries.push(
-                    entry.ok_or_else(|| {
-                        format!("entry {at} of a consume queue is missing on disk")
-                    })?,
-                );
-            }
-            if entries.len() < count as usize {
+            let (chunks, _) = bytes.as_chunks::<ENTRY_BYTES>();
+            let chunks = chunks.iter().take(count as usize);
+            // What lies in front of a hole is good.
+            let entries: Vec<Entry> = chunks.map_while(Entry::decode).collect();
+            if entries.is_empty() {
                 return Err(format!(
-                    "a consume queue file ends before entry {}",
-                    from.0 + u64::from(count)
+                    "entry {from} of a consume queue is missing on disk"
                 ));
             }
             have.entries.push((queue, from, entries));
-            Ok(())
+            Ok(None)
         }
     }
 }
 
-/// The bytes are a record that says of itself to lie at this place.
-fn check_record(record: &[u8], at: PhysicalOffset) -> Result<(), String> {
+/// The bytes begin with a record that says of itself to lie at this place. Returns its size, of which fewer bytes may
+/// be here.
+pub fn check_record(bytes: &[u8], at: PhysicalOffset) -> Result<usize, String> {
     let u32_at = |from: usize| {
-        let field = record.get(from..).and_then(<[u8]>::first_chunk);
+        let field = bytes.get(from..).and_then(<[u8]>::first_chunk);
         field.map(|bytes| u32::from_be_bytes(*bytes))
     };
-    let place = record
+    let place = bytes
         .get(PHYSICAL_OFFSET_AT..)
         .and_then(<[u8]>::first_chunk);
     let place = place.map(|bytes| u64::from_be_bytes(*bytes));
-    let magic = u32_at(BLANK_BYTES - 4);
-    let is_record = matches!(magic, Some(MAGIC_V1 | MAGIC_V2));
-    if is_record && u32_at(0) == Some(record.len() as u32) && place == Some(at.0) {
-        return Ok(());
+    let (size, magic) = (u32_at(0), u32_at(BLANK_BYTES - 4));
+    let is_record = matches!(magic, Some(MAGIC_V1 | MAGIC_V2)) && place == Some(at.0);
+    match size {
+        Some(size) if is_record && size as usize >= RECORD_OVERHEAD_BYTES => Ok(size as usize),
+        _ => Err(format!(
+            "no record at {at}: size {size:?}, magic {magic:08x?}, place {place:?}"
+        )),
     }
-    Err(format!(
-        "no record of {} bytes at {at}: size {:?}, magic {magic:08x?}, place {place:?}",
-        record.len(),
-        u32_at(0)
-    ))
 }

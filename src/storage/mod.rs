@@ -11,8 +11,10 @@ mod checkpoint;
 mod chunks;
 mod commit_log;
 mod consume_queue;
+mod derive;
 mod fetch;
 mod flush;
+mod log_end;
 mod open;
 mod queue_files;
 mod queue_recovery;
@@ -34,7 +36,7 @@ use crate::clock::Now;
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
 use crate::io::File;
 use crate::limits::PULL_ENTRIES_EXAMINED_MAX;
-use crate::protocol::message::{NewMessage, sys_flag};
+use crate::protocol::message::{NewMessage, RECORD_OVERHEAD_BYTES, sys_flag};
 use bytes::Bytes;
 use commit_log::CommitLog;
 use consume_queue::QueueStart;
@@ -162,10 +164,10 @@ pub struct QueueBounds {
 /// them in [`Fetched`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    Log {
-        at: PhysicalOffset,
-        bytes: u32,
-    },
+    /// The record at a place, of a known size.
+    Log { at: PhysicalOffset, bytes: u32 },
+    /// The record at a place, whatever its size.
+    Record { at: PhysicalOffset },
     Entries {
         queue: QueueIndex,
         from: QueueOffset,
@@ -186,10 +188,16 @@ impl Fetched {
         self.ranges.is_empty() && self.entries.is_empty()
     }
 
-    fn record(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
+    fn record_at(&self, at: PhysicalOffset) -> Option<Bytes> {
         let place = self.ranges.binary_search_by_key(&at, |(start, _)| *start);
-        let (_, record) = self.ranges.get(place.ok()?)?;
-        (record.len() == bytes as usize).then(|| record.clone())
+        self.ranges
+            .get(place.ok()?)
+            .map(|(_, record)| record.clone())
+    }
+
+    fn record(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
+        let record = self.record_at(at)?;
+        (record.len() == bytes as usize).then_some(record)
     }
 
     fn entry(&self, queue: QueueIndex, at: QueueOffset) -> Option<Entry> {
@@ -361,19 +369,32 @@ impl Store {
     ) -> Result<Entry, Missing> {
         let state = self.table.get(queue);
         let bounds = state.bounds();
-        assert!(
-            bounds.min <= at && at < bounds.max,
-            "entry {at} outside {bounds:?}"
-        );
-        if let Some(entry) = state.recent(at).or_else(|| fetched.entry(queue, at)) {
+        if bounds.min <= at
+            && at < bounds.max
+            && let Some(entry) = state.recent(at).or_else(|| fetched.entry(queue, at))
+        {
             return Ok(entry);
         }
-        let cold = state.recent_start() - at.0;
+        // Outside the bounds: reading it gives an error.
+        let cold = state.recent_start().saturating_sub(at.0).max(1);
         Err(Missing::Entries {
             queue,
             from: at,
             count: cold.min(u64::from(PULL_ENTRIES_EXAMINED_MAX)) as u32,
         })
+    }
+
+    /// The record at a place that somebody outside names, checked. A place without one gives `Missing`, and the read
+    /// of it an error.
+    pub fn record_at(&self, at: PhysicalOffset, fetched: &Fetched) -> Result<Bytes, Missing> {
+        let in_memory = || {
+            let start = self.tail.get(at, RECORD_OVERHEAD_BYTES as u32)?;
+            let bytes = fetch::check_record(&start, at).ok()?;
+            let record = self.tail.get(at, u32::try_from(bytes).ok()?)?;
+            (at.advance(bytes as u64) <= self.log.visible()).then_some(record)
+        };
+        let found = fetched.record_at(at).or_else(in_memory);
+        found.ok_or(Missing::Record { at })
     }
 
     /// The record's bytes, shared with the tail cache or what was fetched; no copy.

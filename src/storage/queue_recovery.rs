@@ -40,6 +40,7 @@ pub struct RecoveringQueue {
     is_damaged: bool,
     /// The largest `next` that was ever trusted: offsets never go back.
     highest: u64,
+    first: Option<Entry>,
     last: Option<Entry>,
     buffer: BytesMut,
     open: Option<(u64, File)>,
@@ -74,6 +75,7 @@ impl RecoveringQueue {
             is_empty: true,
             is_damaged: false,
             highest: 0,
+            first: None,
             last: None,
             buffer: BytesMut::new(),
             open: None,
@@ -126,9 +128,14 @@ impl RecoveringQueue {
         self.is_damaged
     }
 
-    /// The offset that its next message gets.
-    pub fn next(&self) -> u64 {
-        self.next
+    /// Entries in its files that are trusted.
+    pub fn entries_in_files(&self) -> u64 {
+        self.next.saturating_sub(self.files_start())
+    }
+
+    fn files_start(&self) -> u64 {
+        let first = self.found.numbers.first();
+        first.map_or(self.next, |number| number * self.entries_per_file)
     }
 
     /// The last entry that is trusted.
@@ -136,9 +143,15 @@ impl RecoveringQueue {
         self.last
     }
 
-    /// Queue id and offset that the record of the last entry must state.
-    pub fn expected_last(&self) -> (u32, u64) {
-        (self.queue_id, self.next.saturating_sub(1))
+    /// The first and the last trusted entry, each with the queue id and offset that its record must state.
+    pub fn witnesses(&self) -> [Option<(Entry, (u32, u64))>; 2] {
+        let first = self
+            .first
+            .map(|entry| (entry, (self.queue_id, self.files_start())));
+        let last = self
+            .last
+            .map(|entry| (entry, (self.queue_id, self.next - 1)));
+        [first, last]
     }
 
     /// Finds the end of what is trusted: valid entries of records below `limit`. They lie in front of all others.
@@ -162,6 +175,13 @@ impl RecoveringQueue {
         self.next = next;
         self.highest = self.highest.max(next);
         self.is_empty = next == 0 || next == start;
+        self.first = if next > start {
+            self.read(start, io)?
+        } else {
+            None
+        };
+        // A hole in front of entries: the file is not what it was.
+        self.is_damaged = next > start && self.first.is_none();
         self.last = if next > start {
             self.read(next - 1, io)?
         } else {
@@ -350,6 +370,7 @@ impl RecoveringQueue {
         self.next = 0;
         self.is_empty = true;
         self.is_damaged = false;
+        self.first = None;
         self.last = None;
         Ok(())
     }
@@ -388,6 +409,7 @@ impl RecoveringQueue {
         self.flush_touched(io)?;
         self.close(io);
         Ok(QueueStart {
+            files: QueueOffset(self.files_start().min(min)),
             min: QueueOffset(min),
             max: QueueOffset(self.next),
         })
@@ -425,7 +447,7 @@ impl RecoveringQueue {
         let file = self.open_file(last, io)?;
         let position = self.next % self.entries_per_file * ENTRY_BYTES as u64;
         let path = self.path(last);
-        let stale = super::recovery::first_nonzero(file, position, self.file_bytes(), io);
+        let stale = super::log_end::first_nonzero(file, position, self.file_bytes(), io);
         if let Some(stale) = stale.map_err(at_path(&path))? {
             let zeroed = io.zero_range(file, stale, self.file_bytes() - stale);
             zeroed.map_err(at_path(&path))?;

@@ -106,7 +106,7 @@ impl QueueTable {
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for queue in self.queues.iter().filter(|queue| !queue.is_deleted) {
-            totals.add(queue.bounds().max.0);
+            totals.add(queue.entries_in_files());
         }
         totals
     }

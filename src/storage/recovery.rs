@@ -15,6 +15,8 @@
 //! `checkMessageAndReturnSize`, `ConsumeQueue.recover`, `DefaultMessageStore.load`.
 
 use super::checkpoint::{Checkpoint, Totals};
+use super::derive::Target;
+use super::log_end::first_nonzero;
 use super::queue_recovery::{RecoveringQueue, Taken};
 use super::queue_table::QUEUE_ID_MAX;
 use super::scan::{Scanner, Step};
@@ -23,10 +25,7 @@ use super::tombstones::Tombstones;
 use super::{Entry, OpenError, Recovered, StoreConfig};
 use crate::ids::PhysicalOffset;
 use crate::io::{File, FileSystem};
-use crate::limits::{ENTRY_BYTES, KIB, SYSTEM_TOPIC_BYTES_MAX};
-use crate::protocol::message::{StoredMessage, sys_flag};
-use crate::protocol::names::SCHEDULE_TOPIC;
-use crate::protocol::{hash, properties};
+use crate::limits::ENTRY_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,45 +34,9 @@ use std::path::{Path, PathBuf};
 pub type QueueName = (String, u32);
 pub type Queues = BTreeMap<QueueName, RecoveringQueue>;
 
-/// Default `messageDelayLevel`, in milliseconds, level 1 first.
-const DELAY_LEVELS_MS: [u64; 18] = [
-    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000,
-    480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
-];
-
-/// How far the bytes behind a crash's end are looked at to tell how many were cut; all are zeroed.
-const CUT_COUNT_BYTES_MAX: u64 = 64 * 1024 * KIB as u64;
-
 pub fn at_path(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_path_buf();
     move |source| OpenError::Io { path, source }
-}
-
-/// First byte that isn't zero in a range of a file.
-pub fn first_nonzero<F: FileSystem>(
-    file: File,
-    from: u64,
-    end: u64,
-    io: &F,
-) -> io::Result<Option<u64>> {
-    let mut block = vec![0; 64 * KIB as usize];
-    let mut at = from;
-    while at < end {
-        at = io.next_data(file, at)?.max(at);
-        if at >= end {
-            return Ok(None);
-        }
-        let want = block.len().min((end - at) as usize);
-        let count = io.read_at(file, at, &mut block[..want])?;
-        if let Some(found) = block[..count].iter().position(|byte| *byte != 0) {
-            return Ok(Some(at + found as u64));
-        }
-        if count < want {
-            return Ok(None);
-        }
-        at += count as u64;
-    }
-    Ok(None)
 }
 
 /// What opening works on.
@@ -169,7 +132,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         };
         let mut found = Totals::default();
         for queue in self.queues.values() {
-            found.add(queue.next());
+            found.add(queue.entries_in_files());
         }
         found == marks.totals
     }
@@ -305,7 +268,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
     }
 
     /// Creates a segment, allocated but not filled with zeros: a start shall not take the time to write a segment.
-    fn add_segment(&mut self, first: PhysicalOffset) -> Result<(), OpenError> {
+    pub fn add_segment(&mut self, first: PhysicalOffset) -> Result<(), OpenError> {
         let path = self.segments.path(first);
         let created = self.io.create(&path, self.config.segment_bytes);
         let file = created.map_err(at_path(&path))?;
@@ -420,13 +383,11 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         };
         queue.find_end(limit, self.io)?;
         queue.pause(self.io);
-        let last = queue.last().filter(|entry| !entry.is_blank());
-        let expected = queue.expected_last();
         let mut is_damaged = queue.is_damaged();
-        if let Some(entry) = last
-            && entry.at >= self.segments.start()
-        {
-            is_damaged |= self.record_at(entry)? != Some(expected);
+        for (entry, stated) in queue.witnesses().into_iter().flatten() {
+            if !entry.is_blank() && entry.at >= self.segments.start() {
+                is_damaged |= self.record_at(entry)? != Some(stated);
+            }
         }
         if is_damaged {
             self.rebuild.insert(key.clone());
@@ -528,106 +489,6 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         self.queues.append(&mut rebuilding);
         Ok(())
     }
-
-    /// Makes the log end here: zeros behind, no later segments, and a segment to go on in.
-    fn end_log(&mut self, end: PhysicalOffset, clear_behind: bool) -> Result<(), OpenError> {
-        if clear_behind {
-            self.cut(end)?;
-        }
-        if end == self.segments.end() {
-            self.add_segment(end)?;
-        }
-        while self.segments.len() > 1
-            && let Some(last) = self.segments.get(self.segments.len() - 1)
-            && last.first > end
-        {
-            let is_next = last.first.0 <= end.0 + self.config.segment_bytes;
-            if is_next && !clear_behind {
-                // Prepared before an orderly stop, and not used yet.
-                self.segments.put_back();
-            } else {
-                self.remove_last_segment()?;
-            }
-        }
-        self.report.segments = self.segments.len();
-        Ok(())
-    }
-
-    fn remove_last_segment(&mut self) -> Result<(), OpenError> {
-        if let Some(segment) = self.segments.pop() {
-            self.io.close(segment.file);
-            let path = self.segments.path(segment.first);
-            self.io.remove(&path).map_err(at_path(&path))?;
-        }
-        Ok(())
-    }
-
-    fn cut(&mut self, end: PhysicalOffset) -> Result<(), OpenError> {
-        let Some(segment) = self.segments.find(end) else {
-            return Ok(());
-        };
-        let path = self.segments.path(segment.first);
-        if self.created == Some(segment.first) {
-            return Ok(());
-        }
-        let position = end.bytes_since(segment.first);
-        let bytes = self.config.segment_bytes;
-        let stale = first_nonzero(segment.file, position, bytes, self.io);
-        if let Some(stale) = stale.map_err(at_path(&path))? {
-            let window = bytes.min(stale + CUT_COUNT_BYTES_MAX);
-            let last = last_nonzero(segment.file, stale, window, self.io);
-            self.report.cut_bytes = last.map_err(at_path(&path))? + 1 - position;
-            let zeroed = self.io.zero_range(segment.file, stale, bytes - stale);
-            zeroed.map_err(at_path(&path))?;
-        }
-        self.io.flush(segment.file).map_err(at_path(&path))
-    }
-
-    /// Makes bytes that were written but perhaps not flushed durable: all that was read counts from here on. They are
-    /// written again before the flush, since a flush that failed in the last life may have left pages that the kernel
-    /// takes for clean and that are not on the disk.
-    fn secure(&mut self, from: PhysicalOffset, end: PhysicalOffset) -> Result<(), OpenError> {
-        let mut at = from;
-        let mut block = vec![0; 1024 * KIB as usize];
-        while at < end
-            && let Some(segment) = self.segments.find(at)
-        {
-            let path = self.segments.path(segment.first);
-            let position = at.bytes_since(segment.first);
-            let left = end
-                .bytes_since(at)
-                .min(self.config.segment_bytes - position);
-            let want = block.len().min(left as usize);
-            let read = self.io.read_at(segment.file, position, &mut block[..want]);
-            let count = read.map_err(at_path(&path))?;
-            let written = self.io.write_at(segment.file, position, &block[..count]);
-            written.map_err(at_path(&path))?;
-            at = at.advance(want as u64);
-            if want as u64 == left {
-                self.io.flush(segment.file).map_err(at_path(&path))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Last byte that isn't zero in a range whose first one isn't.
-fn last_nonzero<F: FileSystem>(file: File, from: u64, end: u64, io: &F) -> io::Result<u64> {
-    let mut last = from;
-    let mut at = from;
-    let mut block = vec![0; 64 * KIB as usize];
-    while at < end {
-        let want = block.len().min((end - at) as usize);
-        let count = io.read_at(file, at, &mut block[..want])?;
-        if count == 0 {
-            break;
-        }
-        if let Some(found) = block[..count].iter().rposition(|byte| *byte != 0) {
-            last = at + found as u64;
-        }
-        at += count as u64;
-    }
-    Ok(last)
 }
 
 fn parse_header(header: &[u8; 36], entry: Entry) -> Option<(u32, u64)> {
@@ -643,77 +504,6 @@ fn parse_header(header: &[u8; 36], entry: Entry) -> Option<(u32, u64)> {
     };
     let is_record = u32_at(0)? == entry.bytes && u64_at(28)? == entry.at.0;
     is_record.then_some((u32_at(12)?, u64_at(20)?))
-}
-
-/// Where entries of scanned records go.
-struct Target<'a> {
-    config: &'a StoreConfig,
-    tombstones: &'a Tombstones,
-    queues: &'a mut Queues,
-}
-
-impl Target<'_> {
-    /// Takes the entry of a record. `None` if it has none.
-    fn take<F: FileSystem>(
-        self,
-        message: &StoredMessage<'_>,
-        whole_log: bool,
-        io: &mut F,
-    ) -> Result<Option<(QueueName, Taken)>, OpenError> {
-        if !has_entry(message)
-            || self
-                .tombstones
-                .covers(message.topic, message.physical_offset)
-        {
-            return Ok(None);
-        }
-        let entry = Entry {
-            at: message.physical_offset,
-            bytes: message.bytes.len() as u32,
-            tags_code: tags_code(message),
-        };
-        let key = (message.topic.to_owned(), message.queue_id as u32);
-        let queue = self.queues.entry(key.clone()).or_insert_with(|| {
-            let root = &self.config.consume_queue;
-            RecoveringQueue::new(
-                root,
-                message.topic,
-                message.queue_id as u32,
-                self.config.queue_file_bytes,
-            )
-        });
-        let taken = queue.take(message.queue_offset, entry, whole_log, io)?;
-        Ok(Some((key, taken)))
-    }
-}
-
-/// Apache's rule of dispatch: prepared and rolled-back messages have no entry. Inner batches are entries of another
-/// kind of queue. A topic becomes a directory, so that a name which could lead elsewhere has none either.
-fn has_entry(message: &StoredMessage<'_>) -> bool {
-    let kind = message.sys_flag & sys_flag::TRANSACTION_MASK;
-    let is_dispatched = kind == 0 || kind == sys_flag::TRANSACTION_COMMIT;
-    let is_plain = message.sys_flag & sys_flag::INNER_BATCH == 0;
-    let topic = message.topic;
-    let is_name = !topic.is_empty()
-        && topic.len() <= SYSTEM_TOPIC_BYTES_MAX
-        && !topic.contains(['/', '\0'])
-        && topic != "."
-        && topic != "..";
-    let is_queue = u32::try_from(message.queue_id).is_ok_and(|id| id < QUEUE_ID_MAX);
-    is_dispatched && is_plain && is_name && is_queue
-}
-
-/// Tags code of a record's entry; in the schedule topic, when the message is due.
-fn tags_code(message: &StoredMessage<'_>) -> i64 {
-    if message.topic == SCHEDULE_TOPIC
-        && let Some(level) = properties::get(message.properties, properties::name::DELAY)
-        && let Ok(level) = level.parse::<i64>()
-        && level > 0
-    {
-        let index = (level as usize).min(DELAY_LEVELS_MS.len()) - 1;
-        return (message.store_timestamp + DELAY_LEVELS_MS[index]) as i64;
-    }
-    hash::tags_code(message.tag())
 }
 
 /// Picks the entry that lies further on.

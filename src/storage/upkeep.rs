@@ -18,10 +18,13 @@ use super::tokens;
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
 use crate::io::{Failed, Io, Op};
+use crate::limits::MIB;
 use std::path::{Path, PathBuf};
 
 /// Time from the first message behind a checkpoint to the next one. Recovery scans what came since the last.
 const CHECKPOINT_AFTER_MS: u64 = 10_000;
+/// ... or to this many bytes of log, so that recovery scans and rewrites no more than a second's worth.
+const CHECKPOINT_AFTER_BYTES: u64 = 256 * MIB as u64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -36,7 +39,7 @@ enum Phase {
     Broken,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stop {
     Not,
     Asked,
@@ -148,11 +151,7 @@ impl Upkeep {
     }
 
     fn note_news(&mut self, parts: &Parts<'_>, now: Now) {
-        let covered = self
-            .checkpoint
-            .marks
-            .map_or(PhysicalOffset(0), |marks| marks.dispatched);
-        let is_news = self.totals_changed || parts.log.visible() > covered;
+        let is_news = self.totals_changed || parts.log.visible() > self.covered();
         if self.phase == Phase::Idle && is_news && self.since_us.is_none() {
             self.since_us = Some(now.monotonic_us);
         }
@@ -172,14 +171,25 @@ impl Upkeep {
 
     /// Whether a checkpoint begins now.
     fn begins(&self, parts: &Parts<'_>, now: Now) -> bool {
-        if self.phase != Phase::Idle || !parts.writer.is_idle() || !parts.removals.is_done() {
+        if self.stop > Stop::Asked
+            || self.phase != Phase::Idle
+            || !parts.writer.is_idle()
+            || !parts.removals.is_done()
+        {
             return false;
         }
         if self.stop == Stop::Asked {
             return parts.log.flushed() == parts.log.appended();
         }
+        let news = parts.log.visible().bytes_since(self.covered());
         let due = self.next_deadline(parts.writer, parts.removals);
-        due.is_some_and(|due| due <= now.monotonic_us)
+        news >= CHECKPOINT_AFTER_BYTES || due.is_some_and(|due| due <= now.monotonic_us)
+    }
+
+    /// What the last checkpoint covers.
+    fn covered(&self) -> PhysicalOffset {
+        let marks = self.checkpoint.marks;
+        marks.map_or(PhysicalOffset(0), |marks| marks.dispatched)
     }
 
     fn begin(&mut self, parts: &mut Parts<'_>) {

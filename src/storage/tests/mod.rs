@@ -5,6 +5,7 @@ mod basics;
 mod crash;
 mod model;
 mod property;
+mod queues;
 
 use super::*;
 use crate::ids::QueueOffset;
