@@ -267,7 +267,7 @@ func newCollector() *collector {
 	return &collector{got: map[string][]*primitive.MessageExt{}, fence: map[string]map[int]bool{}}
 }
 
-// fault breaks what arrives, to show that the checks notice: lose, twice or body.
+// fault breaks every seventh message that arrives, to show that the checks notice: lose, twice or body.
 var fault = os.Getenv("RINGMQ_COMPAT_FAULT")
 
 func (c *collector) add(m *primitive.MessageExt) {
@@ -282,7 +282,7 @@ func (c *collector) add(m *primitive.MessageExt) {
 	}
 	id := m.GetProperty("id")
 	c.seen++
-	if c.seen == 7 {
+	if c.seen%7 == 0 {
 		switch fault {
 		case "lose":
 			return
