@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients of the suite: how each is built, and how its program is called."""
 
-import json
 import os
-import shutil
 import sys
-from pathlib import Path
 
-import harness
 from harness import CACHE, HERE, Trouble, built, fingerprint, maven, need, once, run_tool, say
 
 # What every program prints a line for under `--scenario all`; a client that lacks a feature says SKIP and why.
@@ -76,75 +72,39 @@ class Cpp(Client):
         return [self.venv / "bin" / "python", "-u", HERE / "cpp" / "compat.py"]
 
 
-class Go(Client):
-    name, source, about = "go", "go", "Go rocketmq-client-go/v2"
-    binary = CACHE / "go" / "compat"
+class Script(Client):
+    """A client with a build.sh and a run.sh of its own, which keep what they make in RINGMQ_COMPAT_CACHE."""
+
+    def __init__(self, name, about, *tools, extra=()):
+        self.name = self.source = name
+        self.about, self.tools, self.extra = about, tools, list(extra)
+
+    def available(self):
+        return (HERE / self.source / "run.sh").is_file()
 
     def prepare(self, install):
         if install:
-            need("go")
-            self.binary.parent.mkdir(parents=True, exist_ok=True)
-            run_tool("go build", ["go", "build", "-o", self.binary, "."], CACHE / "logs" / "build-go.log", cwd=HERE / "go")
-        if not self.binary.is_file():
-            raise Trouble("the Go client is not built yet: run without --no-install")
+            need(*self.tools)
+            say("building " + self.about)
+            run_tool("build of " + self.name, [HERE / self.source / "build.sh"], CACHE / "logs" / ("build-%s.log" % self.name),
+                     env={**os.environ, "RINGMQ_COMPAT_CACHE": str(CACHE)})
 
     def argv(self, home):
-        return [self.binary]
+        return [HERE / self.source / "run.sh"]
 
-
-class Node(Client):
-    name, source, about = "node", "node", "Node ali-ons"
-    folder = CACHE / "node"
-
-    def prepare(self, install):
-        if install:
-            need("node", "npm")
-
-            def build():
-                say("installing " + self.about)
-                for file in ("package.json", "package-lock.json"):
-                    shutil.copy(HERE / "node" / file, self.folder)
-                run_tool("npm ci", ["npm", "ci", "--no-audit", "--no-fund"], CACHE / "logs" / "build-node.log", cwd=self.folder)
-
-            once(self.folder, fingerprint(HERE / "node" / "package-lock.json"), build)
-            for file in (HERE / "node").iterdir():
-                if file.suffix in (".js", ".mjs", ".cjs"):
-                    shutil.copy(file, self.folder)
-        built(self.folder)
-        self.main = json.loads((HERE / "node" / "package.json").read_text()).get("main", "index.js")
-
-    def argv(self, home):
-        return ["node", self.folder / self.main]
-
-
-class Rust(Client):
-    name, source, about = "rust", "rust", "Rust rocketmq-client-rust"
-    target = CACHE / "rust-target"
-
-    def prepare(self, install):
-        if install:
-            need("cargo")
-            say("building the Rust client")
-            env = {k: v for k, v in os.environ.items() if k != "RUSTFLAGS"}
-            run_tool("cargo build", ["cargo", "build", "--release", "--locked"], CACHE / "logs" / "build-rust.log",
-                     cwd=HERE / "rust", env={**env, "CARGO_TARGET_DIR": str(self.target), "CARGO_TERM_COLOR": "never"})
-        self.binary = self.target / "release" / "ringmq-compat-rust"
-        if not self.binary.is_file():
-            raise Trouble("the Rust client is not built yet: run without --no-install")
-
-    def argv(self, home):
-        return [self.binary]
+    def env(self, home):
+        return {**super().env(home), "RINGMQ_COMPAT_CACHE": str(CACHE)}
 
 
 CLIENTS = [
     Java("java498", "4.9.8"),
     Java("java533", "5.3.3"),
     Java("java533bin", "5.3.3", "-Drocketmq.serialize.type=ROCKETMQ"),
-    Go(),
+    Script("go", "Go rocketmq-client-go/v2", "go"),
     Cpp("cpp1", "requirements-cpp1.txt", "C++ 1.0.1 in PyPI rocketmq"),
     Cpp("cpp2", "requirements-cpp2.txt", "C++ 2.x in PyPI rocketmq-python-cvs"),
-    Node(),
-    Rust(),
+    Script("node", "Node ali-ons", "node", "npm"),
+    Script("rust", "Rust rocketmq-client-rust", "cargo"),
 ]
 
 
