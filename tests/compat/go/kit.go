@@ -259,12 +259,12 @@ func (t *kit) fence(sink *collector, tag string) error {
 type collector struct {
 	mu    sync.Mutex
 	got   map[string][]*primitive.MessageExt
-	fence map[string]map[int]bool // token to the queues on which it arrived
+	fence map[string]map[string]bool // token to the queues on which it arrived
 	seen  int
 }
 
 func newCollector() *collector {
-	return &collector{got: map[string][]*primitive.MessageExt{}, fence: map[string]map[int]bool{}}
+	return &collector{got: map[string][]*primitive.MessageExt{}, fence: map[string]map[string]bool{}}
 }
 
 // fault breaks every seventh message that arrives, to show that the checks notice: lose, twice or body.
@@ -275,9 +275,10 @@ func (c *collector) add(m *primitive.MessageExt) {
 	defer c.mu.Unlock()
 	if token := m.GetProperty(fenceProperty); token != "" {
 		if c.fence[token] == nil {
-			c.fence[token] = map[int]bool{}
+			c.fence[token] = map[string]bool{}
 		}
-		c.fence[token][m.Queue.QueueId] = true
+		// Queue numbers repeat from broker to broker.
+		c.fence[token][fmt.Sprintf("%s/%d", m.StoreHost, m.Queue.QueueId)] = true
 		return
 	}
 	id := m.GetProperty("id")

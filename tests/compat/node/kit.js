@@ -148,7 +148,8 @@ class Kit {
       while (queues.size < count) {
         const m = new Message(this.topic, tag, 'fence');
         m.properties[FENCE] = token;
-        queues.add(Number((await sendOne(p, m)).messageQueue.queueId));
+        const q = (await sendOne(p, m)).messageQueue;
+        queues.add(`${q.brokerName}/${q.queueId}`); // numbers repeat from broker to broker
       }
     })());
     await waitFor('the fences of all queues', () => sink.fences(token) === count);
@@ -234,7 +235,7 @@ class Collector {
     const token = m.properties[FENCE];
     if (token) {
       if (!this.fenceQueues.has(token)) this.fenceQueues.set(token, new Set());
-      this.fenceQueues.get(token).add(m.queueId);
+      this.fenceQueues.get(token).add(`${m.storeHost}/${m.queueId}`);
       return;
     }
     const id = m.properties.id;
