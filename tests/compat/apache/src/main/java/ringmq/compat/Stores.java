@@ -1,0 +1,2 @@
+package ringmq.compat;
+public final class Stores { public static void main(String[] a) {} }

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# run.sh --namesrv IP:PORT --run ID --scenario all|NAME     (after build.sh)
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export NODE_PATH="${RINGMQ_COMPAT_CACHE:-$here/../.cache}/node/node_modules"
+exec node "$here/main.js" "$@"
