@@ -105,6 +105,8 @@ impl Kit {
             .consumer_group(group)
             .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
             .auto_commit(false)
+            // The client stops only after its held pulls have come back.
+            .broker_suspend_max_time_millis(1000)
             .build()
             .map_err(|e| format!("pull consumer: {e}"))
     }
