@@ -161,8 +161,7 @@ pub async fn stop(mut c: DefaultMQPushConsumer) -> Outcome<()> {
 }
 
 pub fn message(s: &Sample, topic: &str) -> Message {
-    let mut builder =
-        Message::builder().topic(topic).tags(s.tag.as_str()).keys(s.keys.clone()).body_slice(&s.body);
+    let mut builder = Message::builder().topic(topic).tags(s.tag.as_str()).keys(s.keys.clone()).body_slice(&s.body);
     for (name, value) in &s.props {
         builder = builder.raw_property(*name, value.as_str()).expect("not a reserved name");
     }

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rocketmq_client_rust::{
-    ClientError, DefaultLitePullConsumer, DefaultMQProducer, SendResult, SendStatus,
-};
+use rocketmq_client_rust::{ClientError, DefaultLitePullConsumer, DefaultMQProducer, SendResult, SendStatus};
 use rocketmq_model::common::message::message_queue::MessageQueue;
 
 use crate::kit::{message, received, stop, Kit};
@@ -75,13 +73,12 @@ async fn send_async(kit: &Kit) -> Outcome<String> {
         let callback = move |result: Option<&SendResult>, error: Option<&ClientError>| {
             let answer = match (result, error) {
                 (Some(r), None) if r.send_status == SendStatus::SendOk => Ok(()),
-                other => Err(format!("{id}: {other:?}")),
+                (_, Some(error)) => Err(format!("{id}: {error}")),
+                (result, None) => Err(format!("{id}: {result:?}")),
             };
             answers.lock().unwrap().push(answer);
         };
-        p.send_with_callback(message(s, &kit.topic), callback)
-            .await
-            .map_err(|e| format!("send {}: {e}", s.id))?;
+        p.send_with_callback(message(s, &kit.topic), callback).await.map_err(|e| format!("send {}: {e}", s.id))?;
     }
     wait_for("all callbacks", || answers.lock().unwrap().len() == sent.len()).await?;
     let failures: Vec<String> = answers.lock().unwrap().iter().filter_map(|a| a.clone().err()).collect();
@@ -305,7 +302,7 @@ async fn pull_assigned(kit: &Kit, queues: &[MessageQueue], expected: &[Sample]) 
     let result = async {
         poll_all(&c, &first, expected).await?;
         for queue in queues {
-            in_time("a seek", c.seek_to_begin(queue)).await?.map_err(|e| format!("seek: {e:?}"))?;
+            in_time("a seek", c.seek_to_begin(queue)).await?.map_err(|e| format!("seek: {e}"))?;
         }
         poll_all(&c, &again, expected).await.map_err(|e| format!("after seek: {e}"))
     }
