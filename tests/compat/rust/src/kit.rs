@@ -105,6 +105,8 @@ impl Kit {
             .consumer_group(group)
             .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
             .auto_commit(false)
+            // The client stops only after its held pulls have come back.
+            .broker_suspend_max_time_millis(1000)
             .build()
             .map_err(|e| format!("pull consumer: {e}"))
     }
@@ -159,8 +161,7 @@ pub async fn stop(mut c: DefaultMQPushConsumer) -> Outcome<()> {
 }
 
 pub fn message(s: &Sample, topic: &str) -> Message {
-    let mut builder =
-        Message::builder().topic(topic).tags(s.tag.as_str()).keys(s.keys.clone()).body_slice(&s.body);
+    let mut builder = Message::builder().topic(topic).tags(s.tag.as_str()).keys(s.keys.clone()).body_slice(&s.body);
     for (name, value) in &s.props {
         builder = builder.raw_property(*name, value.as_str()).expect("not a reserved name");
     }

@@ -31,9 +31,7 @@ pub async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> Outcom
 
 /// The future's value, or an error once it takes longer than a wait may take.
 pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Outcome<T> {
-    tokio::time::timeout(wait_limit(), future)
-        .await
-        .map_err(|_| format!("waited {:?} for {what}", wait_limit()))
+    tokio::time::timeout(wait_limit(), future).await.map_err(|_| format!("waited {:?} for {what}", wait_limit()))
 }
 
 /// The content of one message, a pure function of its number.

@@ -3,10 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rocketmq_client_rust::{
-    AssignmentControl, ClientError, ConsumerLifecycle, ConsumerOffsetControl, DefaultLitePullConsumer,
-    DefaultMQProducer, MessagePoll, SendResult, SendStatus, SubscriptionControl,
-};
+use rocketmq_client_rust::{ClientError, DefaultLitePullConsumer, DefaultMQProducer, SendResult, SendStatus};
 use rocketmq_model::common::message::message_queue::MessageQueue;
 
 use crate::kit::{message, received, stop, Kit};
@@ -20,7 +17,7 @@ pub async fn run(name: &str, kit: &Kit) -> Outcome<String> {
         "send_batch" => send_batch(kit).await,
         "push_all" => push_all(kit).await,
         "push_tag" => push_filtered(kit, "Aa", &["Aa"]).await,
-        "push_tags" => push_filtered(kit, "Aa || TagC", &["Aa", "TagC"]).await,
+        "push_tags" => push_filtered(kit, "Aa||TagC", &["Aa", "TagC"]).await,
         "rebalance" => rebalance(kit).await,
         "restart_consumer" => restart_consumer(kit).await,
         "pull" => pull(kit).await,
@@ -76,13 +73,12 @@ async fn send_async(kit: &Kit) -> Outcome<String> {
         let callback = move |result: Option<&SendResult>, error: Option<&ClientError>| {
             let answer = match (result, error) {
                 (Some(r), None) if r.send_status == SendStatus::SendOk => Ok(()),
-                other => Err(format!("{id}: {other:?}")),
+                (_, Some(error)) => Err(format!("{id}: {error}")),
+                (result, None) => Err(format!("{id}: {result:?}")),
             };
             answers.lock().unwrap().push(answer);
         };
-        p.send_with_callback(message(s, &kit.topic), callback)
-            .await
-            .map_err(|e| format!("send {}: {e}", s.id))?;
+        p.send_with_callback(message(s, &kit.topic), callback).await.map_err(|e| format!("send {}: {e}", s.id))?;
     }
     wait_for("all callbacks", || answers.lock().unwrap().len() == sent.len()).await?;
     let failures: Vec<String> = answers.lock().unwrap().iter().filter_map(|a| a.clone().err()).collect();
@@ -140,6 +136,10 @@ async fn push_all(kit: &Kit) -> Outcome<String> {
 
 /// Sends messages of four tags and expects those of the wanted tags only. "Aa" and "BB" have
 /// the same Java hash code, so a filter by the hash alone is not enough.
+///
+/// The expression has no spaces: with "Aa || TagC" the client's heartbeat carries the hash codes
+/// of "Aa " and " TagC" (it hashes before it trims), and a broker that takes them as they are,
+/// as Apache's does, has nothing to deliver.
 async fn push_filtered(kit: &Kit, expression: &str, wanted: &[&str]) -> Outcome<String> {
     let mut p = kit.producer().await?;
     let tags = ["Aa", "BB", "TagC", "TagD"];
@@ -271,7 +271,7 @@ async fn pull(kit: &Kit) -> Outcome<String> {
     kit.send_all(&p, &later).await?;
     poll_as_member(kit, &later).await.map_err(|e| format!("poll after a restart: {e}"))?;
     p.shutdown().await;
-    Ok("PASS 40 by assignment, 40 by poll, and exactly the 20 new ones after a restart of the consumer".to_string())
+    Ok("PASS 40 by assignment, again after a seek, 40 by poll, and exactly the 20 new ones after a restart of the consumer".to_string())
 }
 
 async fn take(c: &DefaultLitePullConsumer, sink: &Collector) {
@@ -293,19 +293,24 @@ async fn poll_all(c: &DefaultLitePullConsumer, sink: &Collector, expected: &[Sam
     Ok(())
 }
 
-/// Reads queues that are assigned by hand from their start.
+/// Reads queues that are assigned by hand from their start, and after a seek once more.
 async fn pull_assigned(kit: &Kit, queues: &[MessageQueue], expected: &[Sample]) -> Outcome<()> {
     let c = kit.pull_consumer(&format!("{}_assign", kit.group))?;
     in_time("the pull consumer to start", c.start()).await?.map_err(|e| format!("start: {e}"))?;
     c.assign(queues.to_vec()).await.map_err(|e| format!("assign: {e}"))?;
-    for queue in queues {
-        c.seek_to_begin(queue).await.map_err(|e| format!("seek: {e}"))?;
+    let (first, again) = (Collector::default(), Collector::default());
+    let result = async {
+        poll_all(&c, &first, expected).await?;
+        for queue in queues {
+            in_time("a seek", c.seek_to_begin(queue)).await?.map_err(|e| format!("seek: {e}"))?;
+        }
+        poll_all(&c, &again, expected).await.map_err(|e| format!("after seek: {e}"))
     }
-    let sink = Collector::default();
-    let result = poll_all(&c, &sink, expected).await;
+    .await;
     in_time("the pull consumer to stop", c.shutdown()).await?;
     result?;
-    sink.exactly(expected)
+    first.exactly(expected)?;
+    again.exactly(expected)
 }
 
 /// Takes messages as a member of the group until all have come, then commits and leaves.
