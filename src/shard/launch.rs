@@ -11,7 +11,7 @@ use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
 use crate::control::mail::{FromShard, ToShard};
 use crate::control::{
-    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, run as run_control,
+    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
 };
 use crate::ids::ShardId;
 use crate::io::uring::{Uring, UringConfig};
@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
 /// What one shard is made from.
@@ -108,42 +109,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         None
     };
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let allowed = core_affinity::get_core_ids().unwrap_or_default();
-    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
-    let mut shards = Vec::new();
-    let mut threads = Vec::new();
-    for shard in 0..config.shards {
-        let core = config.core(shard, &allowed);
-        if core.is_none() && !config.cores.is_empty() {
-            tracing::warn!(
-                shard,
-                "not pinned: its processor (cores) is none that this process may use"
-            );
-        }
-        let core = core.map(|id| core_affinity::CoreId { id });
-        let plan = plan(config, shard, core);
-        let identity = ShardIdentity {
-            shard: plan.id,
-            cluster: plan.broker.cluster_name.clone(),
-            broker_name: plan.broker.broker_name.clone(),
-            broker_id: plan.broker.broker_id,
-            address: plan.broker.address.to_string(),
-            ha_address: SocketAddr::new(plan.broker.address.ip(), plan.broker.address.port() + 1)
-                .to_string(),
-        };
-        let (started, start) = channel();
-        let report = report.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("ringmq-shard-{shard}"))
-            .spawn(move || shard_thread(&plan, report, &started))
-            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
-        threads.push(thread);
-        let sender = start
-            .recv()
-            .map_err(|_| format!("shard {shard} ended while it started"))??;
-        let send = move |mail| sender.try_send(mail);
-        shards.push((identity, Box::new(send) as crate::control::ToShardSender));
-    }
+    let (shards, threads) = start_shards(config, &report)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -165,6 +131,72 @@ pub fn run(config: &Config) -> Result<(), String> {
     match reason {
         ExitReason::Stopped => Ok(()),
         ExitReason::Failed(reason) => Err(reason),
+    }
+}
+
+type Started = (Vec<(ShardIdentity, ToShardSender)>, Vec<JoinHandle<()>>);
+
+/// Starts one thread per shard, all at once, and waits until every one serves. Where one can't, the others close
+/// their stores again. **Errors**: the first reason.
+fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Started, String> {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
+    let (mut starting, mut threads) = (Vec::new(), Vec::new());
+    for shard in 0..config.shards {
+        let core = config.core(shard, &allowed);
+        if core.is_none() && !config.cores.is_empty() {
+            tracing::warn!(
+                shard,
+                "not pinned: its processor (cores) is none that this process may use"
+            );
+        }
+        let core = core.map(|id| core_affinity::CoreId { id });
+        let plan = plan(config, shard, core);
+        let identity = identity(&plan);
+        let (started, start) = channel();
+        let report = report.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("ringmq-shard-{shard}"))
+            .spawn(move || shard_thread(&plan, report, &started))
+            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
+        threads.push(thread);
+        starting.push((identity, start));
+    }
+    let (mut shards, mut failed) = (Vec::new(), None);
+    for (identity, start) in starting {
+        let shard = identity.shard;
+        let ended = || format!("shard {shard} ended while it started");
+        match start.recv().unwrap_or_else(|_| Err(ended())) {
+            Ok(sender) => {
+                let send = move |mail| sender.try_send(mail);
+                shards.push((identity, Box::new(send) as ToShardSender));
+            }
+            Err(reason) => failed = failed.or(Some(reason)),
+        }
+    }
+    let Some(reason) = failed else {
+        return Ok((shards, threads));
+    };
+    for (_, send) in &mut shards {
+        // A mailbox that nobody has written to has room.
+        let _ = send(ToShard::Stop);
+    }
+    for thread in threads {
+        // One that panicked has said so; the first reason is what counts.
+        let _ = thread.join();
+    }
+    Err(reason)
+}
+
+fn identity(plan: &Plan) -> ShardIdentity {
+    let address = plan.broker.address;
+    ShardIdentity {
+        shard: plan.id,
+        cluster: plan.broker.cluster_name.clone(),
+        broker_name: plan.broker.broker_name.clone(),
+        broker_id: plan.broker.broker_id,
+        address: address.to_string(),
+        ha_address: SocketAddr::new(address.ip(), address.port() + 1).to_string(),
     }
 }
 
