@@ -16,7 +16,10 @@ use crate::control::{
 use crate::ids::ShardId;
 use crate::io::uring::{Uring, UringConfig};
 use crate::io::{FileSystem, Io};
-use crate::limits::{MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
+use crate::limits::{
+    FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES,
+    RECEIVE_BUFFERS,
+};
 use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
@@ -102,7 +105,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .for_each(|warning| tracing::warn!("{warning}"));
     let signals =
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
-    raise_file_limit();
+    raise_file_limit(config.shards)?;
     let name_server = if config.embedded_namesrv {
         Some(open_name_server(config)?)
     } else {
@@ -238,18 +241,30 @@ fn announce(config: &Config) {
     );
 }
 
-fn raise_file_limit() {
+/// **Errors**: fewer files than the shards need before the first client comes.
+fn raise_file_limit(shards: u16) -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
+    let mut limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
-        tracing::warn!(
-            limit = limit.current,
-            "the limit of open files could not be raised"
-        );
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_ok() {
+        limit = raised;
+    }
+    let needed = FILES_OF_PROCESS + FILES_OF_SHARD * u64::from(shards);
+    match limit.current {
+        Some(files) if files < needed => Err(format!(
+            "the limit of open files is {files}, {shards} shards need {needed} and one more for each client: raise it (ulimit -n)"
+        )),
+        Some(files) if files < FILES_ENOUGH => {
+            tracing::warn!(
+                limit = files,
+                "few open files are allowed; clients beyond that are refused (ulimit -n)"
+            );
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
