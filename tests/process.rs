@@ -157,7 +157,8 @@ fn a_stock_configuration_starts_and_says_what_it_did_with_it() {
         "version",
         "shards=1",
         "127.0.0.1",
-        "write_mode",
+        "write_mode=\"",
+        "core=",
         "name server serves",
         "bindAddress",
     ] {

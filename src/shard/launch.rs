@@ -15,7 +15,7 @@ use crate::control::{
 };
 use crate::ids::ShardId;
 use crate::io::uring::{Uring, UringConfig};
-use crate::io::{FileSystem, Io};
+use crate::io::{FileSystem, Io, WriteMode};
 use crate::limits::{
     FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFERS,
@@ -312,7 +312,7 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
     let (store, recovered) =
         Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;
     tracing::info!(
-        shard = %plan.id, store = %root.display(), write_mode = ?io.write_mode(), clean = recovered.clean,
+        shard = %plan.id, core = plan.core.map(|core| core.id), store = %root.display(), write_mode = write_mode(plan, io.write_mode()), clean = recovered.clean,
         segments = recovered.segments, queues = recovered.queues, end = %recovered.end,
         messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
         milliseconds = recovered.milliseconds, "store open"
@@ -355,6 +355,16 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
     };
     shard.begin();
     Ok((shard, sender))
+}
+
+/// How the log is written, and why.
+fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
+    match (mode, plan.uring.write_mode.is_some()) {
+        (WriteMode::Inline, true) => "inline (writeMode)",
+        (WriteMode::Ring, true) => "ring (writeMode)",
+        (WriteMode::Inline, false) => "inline (its file system can block)",
+        (WriteMode::Ring, false) => "ring (its file system need not block)",
+    }
 }
 
 fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
