@@ -16,6 +16,8 @@ pub struct Counters {
     pub bytes_sent: u64,
     pub messages_in: u64,
     pub message_bytes_in: u64,
+    /// Pulls that were answered with messages.
+    pub pulls_found: u64,
     pub messages_out: u64,
     pub message_bytes_out: u64,
     pub sends_refused: u64,

@@ -34,6 +34,8 @@ impl<I: Io> Shard<I> {
         self.io.wait(deadline, &mut self.completions)?;
         self.core.now = self.io.now();
         self.core.counters.turns += 1;
+        let (now, counters) = (self.core.now, &self.core.counters);
+        self.core.broker.rates.sample(now, counters);
         self.run_completions();
         self.take_mail();
         self.core.expire();

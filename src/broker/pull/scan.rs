@@ -133,6 +133,7 @@ impl Answer {
     /// The response, which is counted here. All four offsets are in every one of them: clients throw without one
     /// of them, or start again at 0.
     pub(in crate::broker) fn response(self, counters: &mut Counters) -> Response {
+        counters.pulls_found += u64::from(self.records.count > 0);
         counters.messages_out += u64::from(self.records.count);
         counters.message_bytes_out += self.records.bytes as u64;
         let header = PullResponseHeader {
