@@ -8,61 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import clients as known
 import harness
+import peers
 import wire
-from harness import CACHE, ROOT, Trouble, say, tail
-
-CLIENT = "java533"
-RESULT = re.compile(r"RESULT (\S+) (PASS|FAIL) ?(.*)$")
-
-
-class Checks:
-    def __init__(self):
-        self.rows, self.failed = [], False
-
-    def add(self, target, what, ok, detail=""):
-        summary = detail if ok and "\n" not in detail else ""
-        self.rows.append("%-22s %-34s %-4s %s" % (target, what, "ok" if ok else "FAIL", summary))
-        if not ok:
-            self.failed = True
-            say("FAIL %s, %s: %s" % (target, what, detail))
-
-
-def mqadmin(classpath, folder, namesrv, *arguments):
-    """What a command of Apache's tool prints; its exit code says little."""
-    log = CACHE / "logs" / "mqadmin.log"
-    log.unlink(missing_ok=True)
-    argv = ["java", *harness.JAVA_FLAGS, "-Xms64m", "-Xmx256m", "-Duser.home=%s" % folder,
-            "-Drmq.logback.configurationFile=%s" % (folder / "logback.xml"), "-cp", classpath,
-            "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments]
-    process = harness.Process("mqadmin", argv, log, cwd=folder,
-                              env={**os.environ, "NAMESRV_ADDR": namesrv, "ROCKETMQ_HOME": str(folder)})
-    if process.wait(60) is None:
-        process.kill()
-        raise Trouble("mqadmin %s did not end:\n%s" % (arguments[0], tail(log)))
-    return log.read_text(errors="replace")
-
-
-def client(namesrv, run, brokers):
-    java = known.named([CLIENT])[0]
-    home = CACHE / "home" / CLIENT
-    home.mkdir(parents=True, exist_ok=True)
-    log = CACHE / "logs" / ("cluster-%s.log" % run)
-    process = harness.Process(CLIENT, [*java_argv(java, home), "--namesrv", namesrv, "--run", run, "--scenario", "cluster"],
-                              log, cwd=home, env={**os.environ, **java.env(home), "RINGMQ_COMPAT_BROKERS": ",".join(brokers)})
-    if process.wait(200) is None:
-        process.kill()
-    for line in log.read_text(errors="replace").splitlines():
-        match = RESULT.search(line)
-        if match:
-            return match[2] == "PASS", match[3] + ("" if match[2] == "PASS" else "\n" + tail(log))
-    return False, "no result\n" + tail(log)
-
-
-def java_argv(java, home):
-    java.prepare(False)
-    return java.argv(home)
+from harness import CACHE, ROOT, Trouble, say
+from peers import Checks, mqadmin
 
 
 def check(target, classpath, folder, namesrv, brokers, addresses, checks):
@@ -76,7 +26,7 @@ def check(target, classpath, folder, namesrv, brokers, addresses, checks):
     route = mqadmin(classpath, folder, namesrv, "topicRoute", "-t", topic)
     ok = all('"%s"' % name in route and address in route for name, address in zip(brokers, addresses))
     checks.add(target, "mqadmin topicRoute", ok and "Exception" not in route, route)
-    checks.add(target, "Java 5.3.3 on all brokers", *client(namesrv, run, brokers))
+    checks.add(target, "Java 5.3.3 on all brokers", *peers.client(namesrv, run, "cluster", RINGMQ_COMPAT_BROKERS=",".join(brokers)))
     status = mqadmin(classpath, folder, namesrv, "topicStatus", "-t", topic)
     rows = [line.split() for line in status.splitlines() if line.split()[:1] and line.split()[0] in brokers]
     held = {row[0] for row in rows if int(row[3]) > 0}
@@ -105,12 +55,11 @@ def main():
     CACHE.mkdir(parents=True, exist_ok=True)
     binary = Path(args.broker_bin).resolve()
     classpath = harness.apache_classpath(not args.no_install)
-    known.named([CLIENT])[0].prepare(not args.no_install)
+    peers.prepare(not args.no_install)
     for old in CACHE.glob("logs/cluster-*.log"):
         old.unlink()
     checks, began = Checks(), time.monotonic()
     folder = harness.Folder().path
-    (folder / "logback.xml").write_text(harness.LOGBACK)
     log = CACHE / "logs" / "cluster"
 
     target = "stock name server"

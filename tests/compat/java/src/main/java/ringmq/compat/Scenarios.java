@@ -48,6 +48,7 @@ final class Scenarios {
         ALL.put("latency_probe", Scenarios::latencyProbe);
         ALL.put("before_restart", Scenarios::beforeRestart);
         ALL.put("after_restart", Scenarios::afterRestart);
+        ALL.put("read_again", Scenarios::readAgain);
         ALL.put("cluster", Scenarios::cluster);
     }
 
@@ -226,6 +227,16 @@ final class Scenarios {
         kit.fence(producer, push.sink, "fence");
         push.sink.exactly(left);
         return "consumed the other " + left.size() + ", nothing again";
+    }
+
+    /** A group that is new reads all that there is since before the restart. */
+    static String readAgain(Kit kit) throws Exception {
+        List<Sample> all = Sample.range(0, 100, "TagA");
+        Kit.Push push = kit.new Push(kit.group + "_" + System.getenv("RINGMQ_COMPAT_GROUP"), "*");
+        push.awaitAll(all);
+        kit.fence(kit.producer(), push.sink, "fence");
+        push.sink.exactly(all);
+        return "all " + all.size();
     }
 
     /** The pull consumer that names queue and offset itself. */
