@@ -9,6 +9,8 @@ pub struct Counters {
     pub connections_now: u64,
     /// Connections closed for a bad frame or header.
     pub frames_malformed: u64,
+    /// Times that a connection was not read from, because it did not read its replies.
+    pub slow_readers_paused: u64,
     /// Connections closed because they did not read their replies.
     pub slow_readers_closed: u64,
     pub frames_received: u64,

@@ -242,6 +242,20 @@ impl Uring {
         }
     }
 
+    fn stop_receive(&mut self, socket: Socket) {
+        let state = self.sockets.get(socket.0 as usize);
+        if let Some(slot) = state.and_then(|state| state.receive) {
+            self.cancel(slot);
+        }
+    }
+
+    fn cancel(&mut self, slot: usize) {
+        let entry = opcode::AsyncCancel::new(slot as u64)
+            .build()
+            .user_data(CANCEL_DATA);
+        self.push(&entry);
+    }
+
     fn send(&mut self, token: Token, socket: Socket, segments: Vec<Bytes>) {
         assert!(
             segments.len() <= SEND_SEGMENTS_MAX,
@@ -292,10 +306,7 @@ impl Uring {
         // SAFETY: the descriptor is open until `finish_close`.
         unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
         if let Some(slot) = state.receive {
-            let entry = opcode::AsyncCancel::new(slot as u64)
-                .build()
-                .user_data(CANCEL_DATA);
-            self.push(&entry);
+            self.cancel(slot);
         }
         self.finish_close(socket);
     }
@@ -692,6 +703,7 @@ impl Io for Uring {
                 });
             }
             Op::Receive { socket } => self.receive(token, socket),
+            Op::StopReceive { socket } => self.stop_receive(socket),
             Op::Send { socket, segments } => self.send(token, socket, segments),
             Op::Close { socket } => self.close(token, socket),
             Op::Write {

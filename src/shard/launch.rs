@@ -443,6 +443,8 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         registrations: VecDeque::new(),
         registration_sequence: 0,
         closing: Vec::new(),
+        pausing: Vec::new(),
+        resumed: Vec::new(),
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),
