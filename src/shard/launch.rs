@@ -90,6 +90,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             write_mode: config.write_mode(),
             store: config.commit_log(shard),
+            busy_poll_us: config.integer("busyPollMicros") as u64,
         },
     }
 }
