@@ -99,6 +99,7 @@ impl Bench {
             receive_buffer_bytes: 4096,
             write_mode: Some(WriteMode::Inline),
             store: root.to_owned(),
+            busy_poll_us: 0,
         })
         .expect("a ring");
         let now = io.now();
