@@ -98,8 +98,7 @@ impl Bench {
             receive_buffers: 8,
             receive_buffer_bytes: 4096,
             write_mode: Some(WriteMode::Inline),
-            store: root.to_owned(),
-            busy_poll_us: 0,
+            ..UringConfig::new(root.to_owned())
         })
         .expect("a ring");
         let now = io.now();
