@@ -26,11 +26,7 @@ use slab::Slab;
 use sockets::{SendSlot, SocketState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-<<<<<<< HEAD
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-=======
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
->>>>>>> loop
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
