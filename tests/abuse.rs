@@ -278,5 +278,6 @@ fn all_connections_are_served_when_receive_buffers_run_out() {
             .map(|queue| reader.read_queue("T", queue).len())
             .sum();
         assert_eq!(stored, CONNECTIONS * EACH);
+        assert!(figure(&mut reader, "receivesStarved") > 0);
     });
 }

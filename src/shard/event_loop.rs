@@ -172,7 +172,10 @@ impl<I: Io> Shard<I> {
             }
             Ok(Done::ReceiveEnded) => self.core.close(id, "closed by the client"),
             Ok(other) => panic!("receive completed with {other:?}"),
-            Err(failed) if failed.errno == libc::ENOBUFS => self.starved.push(id),
+            Err(failed) if failed.errno == libc::ENOBUFS => {
+                self.core.counters.receives_starved += 1;
+                self.starved.push(id);
+            }
             // Stopped, for as long as the connection is paused; a closed one is not armed again.
             Err(failed) if failed.errno == libc::ECANCELED => self.arm_receive(id),
             Err(_) => self.core.close(id, "receive failed"),
