@@ -13,6 +13,8 @@ pub struct Counters {
     pub slow_readers_paused: u64,
     /// Connections closed because they did not read their replies.
     pub slow_readers_closed: u64,
+    /// Times that a connection was not received from, because all receive buffers were lent.
+    pub receives_starved: u64,
     pub frames_received: u64,
     pub bytes_received: u64,
     pub bytes_sent: u64,
