@@ -15,7 +15,7 @@ use super::{Addressed, Broker, Context};
 use crate::ids::{ConnectionId, QueueIndex, QueueOffset};
 use crate::limits::HOLDS_MAX;
 use crate::protocol::response::Response;
-use crate::stats::Counters;
+use crate::stats::{Counters, Woken};
 use crate::storage::Arrival;
 use deadlines::Deadlines;
 use slab::Slab;
@@ -233,7 +233,11 @@ pub fn on_arrival(broker: &mut Broker, arrival: Arrival, cx: &mut Context<'_>) {
             HeldEvaluation::Answer(answer) => {
                 cx.counters.holds_woken += 1;
                 let request = broker.holds.remove(key, cx.counters);
-                let response = answer.response(cx.counters);
+                let woken = Woken {
+                    parked_us: request.held_since_us.unwrap_or_default(),
+                    appended_us: arrival.appended_us,
+                };
+                let response = answer.response(&request, Some(woken), cx);
                 reply(&request, response, cx);
             }
             HeldEvaluation::Missing(missing) => {
@@ -280,6 +284,10 @@ fn answer_now(broker: &mut Broker, key: Key, cx: &mut Context<'_>) {
 }
 
 fn reply(request: &PullRequest, response: Response, cx: &mut Context<'_>) {
+    let now_us = cx.now.monotonic_us;
+    let counters = &mut *cx.counters;
+    counters.count_hold(request.held_since_us.unwrap_or(now_us), now_us);
+    counters.count_answer(request.asked, response.code.0, true);
     cx.effects.replies.push(Addressed {
         connection: request.connection,
         opaque: request.opaque,

@@ -678,6 +678,10 @@ impl Io for Uring {
         self.clock.now()
     }
 
+    fn measured_us(&mut self) -> u64 {
+        self.clock.monotonic_us()
+    }
+
     fn submit(&mut self, token: Token, op: Op) {
         match op {
             Op::Accept { listener } => {

@@ -9,8 +9,12 @@ use slab::Slab;
 /// What runs again.
 #[derive(Debug, Clone)]
 pub enum Cold {
-    /// A request as it came, whole frame.
-    Frame { peer: Peer, frame: Bytes },
+    /// A request as it came, whole frame, and when that was, in monotonic microseconds.
+    Frame {
+        peer: Peer,
+        frame: Bytes,
+        since_us: u64,
+    },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
 }
@@ -93,6 +97,7 @@ mod tests {
         Cold::Frame {
             peer,
             frame: Bytes::new(),
+            since_us: 0,
         }
     }
 

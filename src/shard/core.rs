@@ -16,6 +16,9 @@ use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
 use crate::protocol::frame::{self, Frame, Split};
 use crate::protocol::response::{Request, Response};
+use crate::stats::rpc::OTHER_CODE;
+use crate::stats::slow::Hops;
+use crate::stats::{Asked, CloseReason};
 use crate::storage::{Arrival, FetchDone, Fetched, Missing};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -160,7 +163,7 @@ impl Core {
     fn put_partial(&mut self, id: ConnectionId, partial: BytesMut) {
         let bytes = partial.len();
         if self.connections.partial_bytes + bytes > PARTIAL_FRAMES_BYTES_MAX {
-            self.close(id, "too many bytes of unfinished frames on this shard");
+            self.close(id, CloseReason::PartialFrames);
             return;
         }
         if let Some(connection) = self.connections.open_mut(id) {
@@ -182,7 +185,7 @@ impl Core {
         if let Some(connection) = self.connections.open_mut(id) {
             tracing::warn!(shard = %self.id, peer = %connection.peer, %error, "malformed frame, connection closed");
         }
-        self.close(id, "malformed frame");
+        self.close(id, CloseReason::Malformed);
     }
 
     /// Handles one frame. False: the connection is done for.
@@ -195,11 +198,20 @@ impl Core {
             connection: id,
             address: connection.peer,
         };
-        self.run_frame(peer, frame, &Fetched::default(), 0)
+        let since_us = self.now.monotonic_us;
+        self.run_frame(peer, frame, &Fetched::default(), 0, since_us)
     }
 
     /// Runs a request, for the first time or again with what was read for it.
-    fn run_frame(&mut self, peer: Peer, frame: &Frame<'_>, fetched: &Fetched, steps: u32) -> bool {
+    /// `since_us`: when it came.
+    fn run_frame(
+        &mut self,
+        peer: Peer,
+        frame: &Frame<'_>,
+        fetched: &Fetched,
+        steps: u32,
+        since_us: u64,
+    ) -> bool {
         let mut scratch = std::mem::take(&mut self.scratch);
         let decoded = Command::decode(frame, &mut scratch);
         let command = match decoded {
@@ -210,6 +222,10 @@ impl Core {
             }
         };
         let (opaque, encoding, one_way) = (command.opaque, command.encoding, command.is_one_way());
+        let asked = Asked {
+            code: command.code,
+            since_us,
+        };
         let outcome = handler::handle(
             &mut self.broker,
             &command,
@@ -220,22 +236,23 @@ impl Core {
         let cold = |fetched: &Frame<'_>| Cold::Frame {
             peer,
             frame: whole_frame(fetched),
+            since_us,
         };
         match outcome {
             Outcome::Nothing | Outcome::Held => {}
             Outcome::Reply(_) if one_way => {}
-            Outcome::Reply(response) => self.reply(peer.connection, opaque, encoding, response),
-            Outcome::Append(_) if one_way => {}
-            Outcome::Append(ack) => {
-                let since_us = self.now.monotonic_us;
-                self.acks.push(PendingAck {
-                    connection: peer.connection,
-                    opaque,
-                    encoding,
-                    ack,
-                    since_us,
-                });
+            Outcome::Reply(response) => {
+                self.count_answer(asked, response.code);
+                self.reply(peer.connection, opaque, encoding, response);
             }
+            Outcome::Append(_) if one_way => {}
+            Outcome::Append(ack) => self.acks.push(PendingAck {
+                connection: peer.connection,
+                opaque,
+                encoding,
+                ack,
+                asked,
+            }),
             Outcome::Read(missing) => self.read(
                 peer.connection,
                 opaque,
@@ -256,10 +273,23 @@ impl Core {
                         encoding,
                         response,
                     },
+                    asked,
                 ));
             }
         }
         true
+    }
+
+    /// A request that was not held is answered. One with a code that isn't known has no series of its own: clients
+    /// choose it.
+    fn count_answer(&mut self, asked: Asked, code: ResponseCode) {
+        let is_known = code != ResponseCode::REQUEST_CODE_NOT_SUPPORTED;
+        let request_code = if is_known { asked.code } else { OTHER_CODE };
+        let asked = Asked {
+            code: request_code,
+            ..asked
+        };
+        self.counters.count_answer(asked, code.0, false);
     }
 
     /// Parks a request until its bytes are there.
@@ -302,13 +332,17 @@ impl Core {
 
     fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
         match cold {
-            Cold::Frame { peer, frame } => {
+            Cold::Frame {
+                peer,
+                frame,
+                since_us,
+            } => {
                 if self.connections.open_mut(peer.connection).is_none() {
                     return;
                 }
                 if let Ok(Split::Frame(whole)) = frame::split(&frame) {
                     self.with_fetched(fetched, |core, fetched| {
-                        core.run_frame(peer, &whole, fetched, steps);
+                        core.run_frame(peer, &whole, fetched, steps, since_us);
                     });
                 }
             }
@@ -335,9 +369,14 @@ impl Core {
 
     fn resume_pull(&mut self, request: broker::pull::PullRequest, fetched: &Fetched, steps: u32) {
         let (id, opaque, encoding) = (request.connection, request.opaque, request.encoding);
+        let asked = request.asked;
         let cold = Cold::Pull(Box::new(request.clone()));
         match broker::pull::resume(&mut self.broker, request, context!(self, fetched, false)) {
-            Outcome::Reply(response) => self.reply(id, opaque, encoding, response),
+            Outcome::Reply(response) => {
+                let code = response.code.0;
+                self.counters.count_answer(asked, code, true);
+                self.reply(id, opaque, encoding, response);
+            }
             Outcome::Read(missing) => self.read(id, opaque, encoding, cold, steps, missing),
             Outcome::Held | Outcome::Nothing => {}
             other @ (Outcome::Append(_) | Outcome::AwaitRegistration(_)) => {
@@ -350,7 +389,7 @@ impl Core {
         tracing::error!(shard = %self.id, reason, "a read for a request failed");
         let (id, opaque, encoding) = match &cold {
             Cold::Pull(request) => (request.connection, request.opaque, request.encoding),
-            Cold::Frame { peer, frame } => {
+            Cold::Frame { peer, frame, .. } => {
                 let Ok(Split::Frame(whole)) = frame::split(frame) else {
                     return;
                 };
@@ -383,12 +422,16 @@ impl Core {
     /// Messages became visible: acknowledges their sends, wakes the holds of their queues.
     pub(super) fn deliver(&mut self, arrivals: &mut Vec<Arrival>) {
         self.store.take_arrivals(arrivals);
+        let has_arrived = !arrivals.is_empty();
         for arrival in arrivals.drain(..) {
             self.broker
                 .on_arrival(arrival, context!(self, &Fetched::default(), true));
         }
         let (written, visible) = (self.store.written(), self.store.visible());
+        self.has_delivered |= has_arrived;
         while let Some(pending) = self.acks.pop(written, visible) {
+            self.has_delivered = true;
+            self.count_answer(pending.asked, ResponseCode::SUCCESS);
             let (id, opaque, encoding, response) = pending.accepted();
             self.reply(id, opaque, encoding, response);
         }
@@ -401,6 +444,7 @@ impl Core {
         let reason = self.store.failure().unwrap_or_default().to_owned();
         while let Some(pending) = self.acks.pop_any() {
             self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::SERVICE_NOT_AVAILABLE);
             let (id, opaque, encoding, response) = pending.failed(&reason);
             self.reply(id, opaque, encoding, response);
         }
@@ -414,6 +458,8 @@ impl Core {
                 .expire(context!(self, &Fetched::default(), true));
         }
         while let Some(pending) = self.acks.pop_late(now_us) {
+            self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::FLUSH_DISK_TIMEOUT);
             let (id, opaque, encoding, response) = pending.late();
             self.reply(id, opaque, encoding, response);
         }
@@ -431,7 +477,7 @@ impl Core {
             .map(|(id, _)| id)
             .collect();
         for id in silent {
-            self.close(id, "idle for 120 s");
+            self.close(id, CloseReason::Silent);
         }
         let oldest = self
             .connections
@@ -445,6 +491,7 @@ impl Core {
     pub(super) fn on_sent(&mut self, id: ConnectionId, bytes: usize, mut segments: Vec<Bytes>) {
         self.counters.bytes_sent += bytes as u64;
         let now_us = self.now.monotonic_us;
+        self.counters.tables.slow.on_sent(id, now_us);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.sending = false;
             connection.active_us = now_us;
@@ -460,6 +507,30 @@ impl Core {
         self.outgoing.recycle(segments);
     }
 
+    /// The replies of this turn were handed over, all at this instant (monotonic microseconds).
+    pub(super) fn end_turn(&mut self, end_us: u64) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: end_us,
+        };
+        let times = &mut self.counters.tables.times;
+        if std::mem::take(&mut self.has_delivered) {
+            let micros = end_us.saturating_sub(visible_us);
+            times.visible_to_reply.record(micros);
+        }
+        times
+            .turn
+            .record(end_us.saturating_sub(self.now.monotonic_us));
+        let connections = &mut self.connections;
+        self.counters.replies_queued(hops, |id| {
+            let connection = connections.open_mut(id);
+            // What doesn't leave with the send in flight leaves with the one after it.
+            connection.map_or(0, |c| 1 + u8::from(!c.queue.is_empty()))
+        });
+    }
+
     pub(super) fn outgoing_is_empty(&self) -> bool {
         self.connections
             .iter()
@@ -467,7 +538,7 @@ impl Core {
     }
 
     /// Closes the connection at the end of this turn.
-    pub(super) fn close(&mut self, id: ConnectionId, reason: &'static str) {
+    pub(super) fn close(&mut self, id: ConnectionId, reason: CloseReason) {
         if self.connections.open_mut(id).is_some() {
             self.closing.push((id, reason));
         }
@@ -476,17 +547,19 @@ impl Core {
     pub(super) fn close_all(&mut self) {
         let ids: Vec<ConnectionId> = self.connections.ids().collect();
         for id in ids {
-            self.close(id, "the broker stops");
+            self.close(id, CloseReason::Stop);
         }
     }
 
     /// Marks the connection and drops all that was held for it; its socket is to be closed.
-    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: &'static str) -> Option<Socket> {
+    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Socket> {
         let connection = self.connections.open_mut(id)?;
         connection.closing = true;
         connection.queue.clear();
         let (socket, peer) = (connection.socket, connection.peer);
-        tracing::debug!(shard = %self.id, %peer, reason, "connection closed");
+        tracing::debug!(shard = %self.id, %peer, %reason, "connection closed");
+        self.counters.count_close(reason);
+        self.counters.tables.slow.on_closed(id);
         self.broker
             .on_closed(id, context!(self, &Fetched::default(), true));
         Some(socket)
@@ -507,9 +580,10 @@ impl Core {
         while self
             .registrations
             .front()
-            .is_some_and(|(wanted, _)| *wanted <= sequence)
+            .is_some_and(|(wanted, ..)| *wanted <= sequence)
         {
-            if let Some((_, addressed)) = self.registrations.pop_front() {
+            if let Some((_, addressed, asked)) = self.registrations.pop_front() {
+                self.count_answer(asked, addressed.response.code);
                 self.reply(
                     addressed.connection,
                     addressed.opaque,
@@ -614,7 +688,7 @@ impl Core {
                 tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
                     "the client does not read its replies, connection closed");
                 self.counters.slow_readers_closed += 1;
-                self.close(id, "does not read its replies");
+                self.close(id, CloseReason::DoesNotRead);
             }
         }
     }

@@ -389,6 +389,7 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         unsent: VecDeque::new(),
         report: Box::new(send),
         idle_scan_us: None,
+        has_delivered: false,
         next_opaque: 0,
     }
 }

@@ -15,6 +15,7 @@ mod derive;
 mod fetch;
 mod flush;
 mod log_end;
+mod log_times;
 mod open;
 mod queue_files;
 mod queue_recovery;
@@ -41,6 +42,7 @@ use bytes::Bytes;
 use commit_log::CommitLog;
 use consume_queue::QueueStart;
 use fetch::Fetches;
+pub use log_times::LogTimes;
 use queue_files::QueueFiles;
 use queue_table::{Pending, QueueTable};
 use queue_writer::QueueWriter;
@@ -214,6 +216,8 @@ pub struct Arrival {
     pub queue: QueueIndex,
     pub from: QueueOffset,
     pub to: QueueOffset,
+    /// When the first of them was appended, in monotonic microseconds.
+    pub appended_us: u64,
 }
 
 /// A read that the shard asked for by [`Store::fetch`] is done: run the request `key` again.
@@ -351,6 +355,7 @@ impl Store {
                     tags_code: message.tags_code,
                 },
                 store_timestamp: self.log.store_timestamp(),
+                appended_us: now.monotonic_us,
             });
         }
         Appended {
