@@ -195,3 +195,11 @@ const _: () = assert!(
     6 * NAMESRV_KV_BYTES_MAX < FRAME_BYTES_MAX as usize,
     "a namespace fits a frame, however its texts are escaped"
 );
+
+/// Open files that the process needs besides those of its shards and clients. With less the start is refused.
+/// Source: counted, with room.
+pub const FILES_OF_PROCESS: u64 = 40;
+/// Open files that a shard needs besides its clients: ring, doorbell, segments, queue files while they are written.
+pub const FILES_OF_SHARD: u64 = 40;
+/// Open files below which the start log warns. Source: the hard limit of most distributions.
+pub const FILES_ENOUGH: u64 = 4096;

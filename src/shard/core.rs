@@ -1,46 +1,25 @@
 //! What a shard does without its ring: requests, answers, closes, effects.
 
-use super::acks::PendingAck;
-use super::cold::{Cold, ColdError};
+use super::cold::Cold;
 use super::{Core, Phase};
-use crate::broker::{self, Addressed, Context, Outcome, Peer, handler};
+use crate::broker::{self, Context};
 use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
     CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTIONS_MAX, OUT_BYTES_MAX,
-    PARTIAL_FRAMES_BYTES_MAX,
 };
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::codes::{RequestCode, ResponseCode};
-use crate::protocol::command::{Command, Encoding};
-use crate::protocol::frame::{self, Frame, Split};
+use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
-use crate::stats::rpc::OTHER_CODE;
+use crate::stats::CloseReason;
 use crate::stats::slow::Hops;
-use crate::stats::{Asked, CloseReason};
-use crate::storage::{Arrival, FetchDone, Fetched, Missing};
-use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
+use crate::storage::{Arrival, Fetched};
+use bytes::Bytes;
 use std::net::SocketAddr;
 
-/// Unfinished frames keep their memory up to this size when done.
-const PARTIAL_KEEP_BYTES: usize = 64 * 1024;
 const IDLE_US: u64 = CONNECTION_IDLE_SECONDS * 1_000_000;
-
-/// A context of the broker over this core's fields; a macro, since a method would borrow all of `self`.
-macro_rules! context {
-    ($core:ident, $fetched:expr, $first_run:expr) => {
-        &mut Context {
-            store: &mut $core.store,
-            now: $core.now,
-            fetched: $fetched,
-            first_run: $first_run,
-            effects: &mut $core.effects,
-            counters: &mut $core.counters,
-        }
-    };
-}
 
 impl Core {
     /// The next instant at which something is due, in monotonic microseconds.
@@ -73,339 +52,6 @@ impl Core {
         self.idle_scan_us
             .get_or_insert(self.now.monotonic_us + IDLE_US);
         Some(self.connections.insert(socket, peer, self.now.monotonic_us))
-    }
-
-    /// Bytes of a connection, in order: whole frames are handled in place, the rest is kept.
-    pub(super) fn on_bytes(&mut self, id: ConnectionId, bytes: &[u8]) {
-        let now_us = self.now.monotonic_us;
-        let Some(connection) = self.connections.open_mut(id) else {
-            return;
-        };
-        connection.active_us = now_us;
-        self.counters.bytes_received += bytes.len() as u64;
-        let mut rest = bytes;
-        if !connection.partial.is_empty() {
-            match self.finish_partial(id, rest) {
-                Some(after) => rest = after,
-                None => return,
-            }
-        }
-        while !rest.is_empty() {
-            match frame::split(rest) {
-                Ok(Split::Frame(frame)) => {
-                    rest = &rest[frame.bytes..];
-                    if !self.on_frame(id, &frame) {
-                        return;
-                    }
-                }
-                Ok(Split::Incomplete { total }) => {
-                    self.keep_partial(id, rest, total);
-                    return;
-                }
-                Err(error) => {
-                    self.malformed(id, &error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Adds to an unfinished frame and handles it when whole. Returns the bytes behind it, `None` when there are
-    /// none or the connection is done for.
-    fn finish_partial<'b>(&mut self, id: ConnectionId, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        let connection = self.connections.open_mut(id)?;
-        let mut partial = std::mem::take(&mut connection.partial);
-        self.connections.partial_bytes -= partial.len();
-        let mut rest = bytes;
-        loop {
-            match frame::split(&partial) {
-                Ok(Split::Frame(frame)) => {
-                    assert_eq!(
-                        frame.bytes,
-                        partial.len(),
-                        "only one frame's bytes were added"
-                    );
-                    let alive = self.on_frame(id, &frame);
-                    partial.clear();
-                    self.keep_memory(id, partial);
-                    return alive.then_some(rest);
-                }
-                Ok(Split::Incomplete { total }) => {
-                    // Before the length is known, its 8 bytes are completed first.
-                    let wanted = total.unwrap_or(8).max(8) - partial.len();
-                    let taken = wanted.min(rest.len());
-                    if taken == 0 {
-                        self.put_partial(id, partial);
-                        return None;
-                    }
-                    partial.extend_from_slice(&rest[..taken]);
-                    rest = &rest[taken..];
-                }
-                Err(error) => {
-                    self.malformed(id, &error);
-                    return None;
-                }
-            }
-        }
-    }
-
-    fn keep_partial(&mut self, id: ConnectionId, rest: &[u8], total: Option<usize>) {
-        let Some(connection) = self.connections.open_mut(id) else {
-            return;
-        };
-        let mut partial = std::mem::take(&mut connection.partial);
-        // A claimed length reserves nothing beyond what one receive brings: memory follows bytes.
-        partial.reserve(total.unwrap_or(8).min(2 * rest.len() + 256));
-        partial.extend_from_slice(rest);
-        self.put_partial(id, partial);
-    }
-
-    fn put_partial(&mut self, id: ConnectionId, partial: BytesMut) {
-        let bytes = partial.len();
-        if self.connections.partial_bytes + bytes > PARTIAL_FRAMES_BYTES_MAX {
-            self.close(id, CloseReason::PartialFrames);
-            return;
-        }
-        if let Some(connection) = self.connections.open_mut(id) {
-            connection.partial = partial;
-            self.connections.partial_bytes += bytes;
-        }
-    }
-
-    fn keep_memory(&mut self, id: ConnectionId, partial: BytesMut) {
-        if partial.capacity() <= PARTIAL_KEEP_BYTES
-            && let Some(connection) = self.connections.open_mut(id)
-        {
-            connection.partial = partial;
-        }
-    }
-
-    fn malformed(&mut self, id: ConnectionId, error: &dyn std::fmt::Display) {
-        self.counters.frames_malformed += 1;
-        if let Some(connection) = self.connections.open_mut(id) {
-            tracing::warn!(shard = %self.id, peer = %connection.peer, %error, "malformed frame, connection closed");
-        }
-        self.close(id, CloseReason::Malformed);
-    }
-
-    /// Handles one frame. False: the connection is done for.
-    fn on_frame(&mut self, id: ConnectionId, frame: &Frame<'_>) -> bool {
-        self.counters.frames_received += 1;
-        let Some(connection) = self.connections.open_mut(id) else {
-            return false;
-        };
-        let peer = Peer {
-            connection: id,
-            address: connection.peer,
-        };
-        let since_us = self.now.monotonic_us;
-        self.run_frame(peer, frame, &Fetched::default(), 0, since_us)
-    }
-
-    /// Runs a request, for the first time or again with what was read for it.
-    /// `since_us`: when it came.
-    fn run_frame(
-        &mut self,
-        peer: Peer,
-        frame: &Frame<'_>,
-        fetched: &Fetched,
-        steps: u32,
-        since_us: u64,
-    ) -> bool {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let decoded = Command::decode(frame, &mut scratch);
-        let command = match decoded {
-            Ok(command) => command,
-            Err(error) => {
-                self.malformed(peer.connection, &error);
-                return false;
-            }
-        };
-        let (opaque, encoding, one_way) = (command.opaque, command.encoding, command.is_one_way());
-        let asked = Asked {
-            code: command.code,
-            since_us,
-        };
-        let outcome = handler::handle(
-            &mut self.broker,
-            &command,
-            peer,
-            context!(self, fetched, steps == 0),
-        );
-        self.scratch = scratch;
-        let cold = |fetched: &Frame<'_>| Cold::Frame {
-            peer,
-            frame: whole_frame(fetched),
-            since_us,
-        };
-        match outcome {
-            Outcome::Nothing | Outcome::Held => {}
-            Outcome::Reply(_) if one_way => {}
-            Outcome::Reply(response) => {
-                self.count_answer(asked, response.code);
-                self.reply(peer.connection, opaque, encoding, response);
-            }
-            Outcome::Append(_) if one_way => {}
-            Outcome::Append(ack) => self.acks.push(PendingAck {
-                connection: peer.connection,
-                opaque,
-                encoding,
-                ack,
-                asked,
-            }),
-            Outcome::Read(missing) => self.read(
-                peer.connection,
-                opaque,
-                encoding,
-                cold(frame),
-                steps,
-                missing,
-            ),
-            Outcome::AwaitRegistration(_) if one_way => {}
-            Outcome::AwaitRegistration(response) => {
-                let sequence = self.registration_sequence + 1;
-                let connection = peer.connection;
-                self.registrations.push_back((
-                    sequence,
-                    Addressed {
-                        connection,
-                        opaque,
-                        encoding,
-                        response,
-                    },
-                    asked,
-                ));
-            }
-        }
-        true
-    }
-
-    /// A request that was not held is answered. One with a code that isn't known has no series of its own: clients
-    /// choose it.
-    fn count_answer(&mut self, asked: Asked, code: ResponseCode) {
-        let is_known = code != ResponseCode::REQUEST_CODE_NOT_SUPPORTED;
-        let request_code = if is_known { asked.code } else { OTHER_CODE };
-        let asked = Asked {
-            code: request_code,
-            ..asked
-        };
-        self.counters.count_answer(asked, code.0, false);
-    }
-
-    /// Parks a request until its bytes are there.
-    fn read(
-        &mut self,
-        id: ConnectionId,
-        opaque: i32,
-        encoding: Encoding,
-        cold: Cold,
-        steps: u32,
-        missing: SmallVec<[Missing; 4]>,
-    ) {
-        match self.cold.insert(cold, steps) {
-            Ok(key) => self.fetches_wanted.push((key, missing, Fetched::default())),
-            Err(error) => {
-                let code = match error {
-                    ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
-                    ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
-                };
-                self.reply(
-                    id,
-                    opaque,
-                    encoding,
-                    Response::error(code, error.to_string()),
-                );
-            }
-        }
-    }
-
-    /// Bytes are there: their request runs again.
-    pub(super) fn on_fetched(&mut self, done: FetchDone) {
-        let Some((cold, steps)) = self.cold.take(done.key) else {
-            return;
-        };
-        match done.result {
-            Ok(fetched) => self.run_again(cold, fetched, steps),
-            Err(reason) => self.read_failed(cold, &reason),
-        }
-    }
-
-    fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
-        match cold {
-            Cold::Frame {
-                peer,
-                frame,
-                since_us,
-            } => {
-                if self.connections.open_mut(peer.connection).is_none() {
-                    return;
-                }
-                if let Ok(Split::Frame(whole)) = frame::split(&frame) {
-                    self.with_fetched(fetched, |core, fetched| {
-                        core.run_frame(peer, &whole, fetched, steps, since_us);
-                    });
-                }
-            }
-            Cold::Pull(request) => {
-                if self.connections.open_mut(request.connection).is_some() {
-                    self.with_fetched(fetched, |core, fetched| {
-                        core.resume_pull(*request, fetched, steps)
-                    });
-                }
-            }
-        }
-    }
-
-    /// Runs with what was read; a further read of the same request goes on with it.
-    fn with_fetched(&mut self, fetched: Fetched, run: impl FnOnce(&mut Self, &Fetched)) {
-        let wanted_before = self.fetches_wanted.len();
-        run(self, &fetched);
-        if self.fetches_wanted.len() > wanted_before
-            && let Some(last) = self.fetches_wanted.last_mut()
-        {
-            last.2 = fetched;
-        }
-    }
-
-    fn resume_pull(&mut self, request: broker::pull::PullRequest, fetched: &Fetched, steps: u32) {
-        let (id, opaque, encoding) = (request.connection, request.opaque, request.encoding);
-        let asked = request.asked;
-        let cold = Cold::Pull(Box::new(request.clone()));
-        match broker::pull::resume(&mut self.broker, request, context!(self, fetched, false)) {
-            Outcome::Reply(response) => {
-                let code = response.code.0;
-                self.counters.count_answer(asked, code, true);
-                self.reply(id, opaque, encoding, response);
-            }
-            Outcome::Read(missing) => self.read(id, opaque, encoding, cold, steps, missing),
-            Outcome::Held | Outcome::Nothing => {}
-            other @ (Outcome::Append(_) | Outcome::AwaitRegistration(_)) => {
-                panic!("a pull ended in {other:?}")
-            }
-        }
-    }
-
-    fn read_failed(&mut self, cold: Cold, reason: &str) {
-        tracing::error!(shard = %self.id, reason, "a read for a request failed");
-        let (id, opaque, encoding) = match &cold {
-            Cold::Pull(request) => (request.connection, request.opaque, request.encoding),
-            Cold::Frame { peer, frame, .. } => {
-                let Ok(Split::Frame(whole)) = frame::split(frame) else {
-                    return;
-                };
-                let mut scratch = std::mem::take(&mut self.scratch);
-                let head = Command::decode(&whole, &mut scratch).map(|c| (c.opaque, c.encoding));
-                self.scratch = scratch;
-                let Ok((opaque, encoding)) = head else { return };
-                (peer.connection, opaque, encoding)
-            }
-        };
-        self.reply(
-            id,
-            opaque,
-            encoding,
-            Response::error(ResponseCode::SYSTEM_ERROR, reason.to_owned()),
-        );
     }
 
     pub(super) fn reply(
@@ -715,19 +361,6 @@ fn put_back_unsent(
     }
 }
 
-/// The frame's bytes, copied, for a request that runs again later.
-fn whole_frame(frame: &Frame<'_>) -> Bytes {
-    let mut whole = BytesMut::with_capacity(frame.bytes);
-    let length = 4 + frame.header.len() + frame.body.len();
-    whole.extend_from_slice(&(length as u32).to_be_bytes());
-    whole.extend_from_slice(
-        &(((frame.encoding as u32) << 24) | frame.header.len() as u32).to_be_bytes(),
-    );
-    whole.extend_from_slice(frame.header);
-    whole.extend_from_slice(frame.body);
-    whole.freeze()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -750,16 +383,5 @@ mod tests {
                 "after {sent} bytes"
             );
         }
-    }
-
-    #[test]
-    fn a_kept_frame_is_the_same_frame() {
-        let frame = Frame {
-            encoding: Encoding::Json,
-            header: b"{\"code\":1}",
-            body: b"xyz",
-            bytes: 21,
-        };
-        assert_eq!(frame::split(&whole_frame(&frame)), Ok(Split::Frame(frame)));
     }
 }

@@ -11,12 +11,15 @@ use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
 use crate::control::mail::{FromShard, ToShard};
 use crate::control::{
-    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, run as run_control,
+    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
 };
 use crate::ids::ShardId;
 use crate::io::uring::{Uring, UringConfig};
-use crate::io::{FileSystem, Io};
-use crate::limits::{MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
+use crate::io::{FileSystem, Io, WriteMode};
+use crate::limits::{
+    FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES,
+    RECEIVE_BUFFERS,
+};
 use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
@@ -24,6 +27,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
 /// What one shard is made from.
@@ -101,49 +105,14 @@ pub fn run(config: &Config) -> Result<(), String> {
         .for_each(|warning| tracing::warn!("{warning}"));
     let signals =
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
-    raise_file_limit();
+    raise_file_limit(config.shards)?;
     let name_server = if config.embedded_namesrv {
         Some(open_name_server(config)?)
     } else {
         None
     };
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let allowed = core_affinity::get_core_ids().unwrap_or_default();
-    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
-    let mut shards = Vec::new();
-    let mut threads = Vec::new();
-    for shard in 0..config.shards {
-        let core = config.core(shard, &allowed);
-        if core.is_none() && !config.cores.is_empty() {
-            tracing::warn!(
-                shard,
-                "not pinned: its processor (cores) is none that this process may use"
-            );
-        }
-        let core = core.map(|id| core_affinity::CoreId { id });
-        let plan = plan(config, shard, core);
-        let identity = ShardIdentity {
-            shard: plan.id,
-            cluster: plan.broker.cluster_name.clone(),
-            broker_name: plan.broker.broker_name.clone(),
-            broker_id: plan.broker.broker_id,
-            address: plan.broker.address.to_string(),
-            ha_address: SocketAddr::new(plan.broker.address.ip(), plan.broker.address.port() + 1)
-                .to_string(),
-        };
-        let (started, start) = channel();
-        let report = report.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("ringmq-shard-{shard}"))
-            .spawn(move || shard_thread(&plan, report, &started))
-            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
-        threads.push(thread);
-        let sender = start
-            .recv()
-            .map_err(|_| format!("shard {shard} ended while it started"))??;
-        let send = move |mail| sender.try_send(mail);
-        shards.push((identity, Box::new(send) as crate::control::ToShardSender));
-    }
+    let (shards, threads) = start_shards(config, &report)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -165,6 +134,72 @@ pub fn run(config: &Config) -> Result<(), String> {
     match reason {
         ExitReason::Stopped => Ok(()),
         ExitReason::Failed(reason) => Err(reason),
+    }
+}
+
+type Started = (Vec<(ShardIdentity, ToShardSender)>, Vec<JoinHandle<()>>);
+
+/// Starts one thread per shard, all at once, and waits until every one serves. Where one can't, the others close
+/// their stores again. **Errors**: the first reason.
+fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Started, String> {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
+    let (mut starting, mut threads) = (Vec::new(), Vec::new());
+    for shard in 0..config.shards {
+        let core = config.core(shard, &allowed);
+        if core.is_none() && !config.cores.is_empty() {
+            tracing::warn!(
+                shard,
+                "not pinned: its processor (cores) is none that this process may use"
+            );
+        }
+        let core = core.map(|id| core_affinity::CoreId { id });
+        let plan = plan(config, shard, core);
+        let identity = identity(&plan);
+        let (started, start) = channel();
+        let report = report.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("ringmq-shard-{shard}"))
+            .spawn(move || shard_thread(&plan, report, &started))
+            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
+        threads.push(thread);
+        starting.push((identity, start));
+    }
+    let (mut shards, mut failed) = (Vec::new(), None);
+    for (identity, start) in starting {
+        let shard = identity.shard;
+        let ended = || format!("shard {shard} ended while it started");
+        match start.recv().unwrap_or_else(|_| Err(ended())) {
+            Ok(sender) => {
+                let send = move |mail| sender.try_send(mail);
+                shards.push((identity, Box::new(send) as ToShardSender));
+            }
+            Err(reason) => failed = failed.or(Some(reason)),
+        }
+    }
+    let Some(reason) = failed else {
+        return Ok((shards, threads));
+    };
+    for (_, send) in &mut shards {
+        // A mailbox that nobody has written to has room.
+        let _ = send(ToShard::Stop);
+    }
+    for thread in threads {
+        // One that panicked has said so; the first reason is what counts.
+        let _ = thread.join();
+    }
+    Err(reason)
+}
+
+fn identity(plan: &Plan) -> ShardIdentity {
+    let address = plan.broker.address;
+    ShardIdentity {
+        shard: plan.id,
+        cluster: plan.broker.cluster_name.clone(),
+        broker_name: plan.broker.broker_name.clone(),
+        broker_id: plan.broker.broker_id,
+        address: address.to_string(),
+        ha_address: SocketAddr::new(address.ip(), address.port() + 1).to_string(),
     }
 }
 
@@ -206,18 +241,30 @@ fn announce(config: &Config) {
     );
 }
 
-fn raise_file_limit() {
+/// **Errors**: fewer files than the shards need before the first client comes.
+fn raise_file_limit(shards: u16) -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
+    let mut limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
-        tracing::warn!(
-            limit = limit.current,
-            "the limit of open files could not be raised"
-        );
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_ok() {
+        limit = raised;
+    }
+    let needed = FILES_OF_PROCESS + FILES_OF_SHARD * u64::from(shards);
+    match limit.current {
+        Some(files) if files < needed => Err(format!(
+            "the limit of open files is {files}, {shards} shards need {needed} and one more for each client: raise it (ulimit -n)"
+        )),
+        Some(files) if files < FILES_ENOUGH => {
+            tracing::warn!(
+                limit = files,
+                "few open files are allowed; clients beyond that are refused (ulimit -n)"
+            );
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -265,7 +312,7 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
     let (store, recovered) =
         Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;
     tracing::info!(
-        shard = %plan.id, store = %root.display(), write_mode = ?io.write_mode(), clean = recovered.clean,
+        shard = %plan.id, core = plan.core.map(|core| core.id), store = %root.display(), write_mode = write_mode(plan, io.write_mode()), clean = recovered.clean,
         segments = recovered.segments, queues = recovered.queues, end = %recovered.end,
         messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
         milliseconds = recovered.milliseconds, "store open"
@@ -308,6 +355,16 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
     };
     shard.begin();
     Ok((shard, sender))
+}
+
+/// How the log is written, and why.
+fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
+    match (mode, plan.uring.write_mode.is_some()) {
+        (WriteMode::Inline, true) => "inline (writeMode)",
+        (WriteMode::Ring, true) => "ring (writeMode)",
+        (WriteMode::Inline, false) => "inline (its file system can block)",
+        (WriteMode::Ring, false) => "ring (its file system need not block)",
+    }
 }
 
 fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {

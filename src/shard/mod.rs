@@ -4,6 +4,20 @@
 //! **Threads**: one shard per thread; nothing in here is shared but the mailbox and the doorbell.
 //! **Deliberately absent**: locks, a dispatch thread, sleeps, rescans of holds.
 
+/// A context of the broker over this core's fields; a macro, since a method would borrow all of `self`.
+macro_rules! context {
+    ($core:ident, $fetched:expr, $first_run:expr) => {
+        &mut Context {
+            store: &mut $core.store,
+            now: $core.now,
+            fetched: $fetched,
+            first_run: $first_run,
+            effects: &mut $core.effects,
+            counters: &mut $core.counters,
+        }
+    };
+}
+
 pub mod acks;
 pub mod cold;
 pub mod connection;
@@ -13,6 +27,8 @@ pub mod files;
 pub mod launch;
 pub mod mailbox;
 pub mod outgoing;
+mod receive;
+mod requests;
 
 use crate::broker::{Addressed, Broker, Effects};
 use crate::clock::Now;

@@ -45,7 +45,23 @@ impl Server {
         Self::start_on(store, flags, name_server, port)
     }
 
+    /// With arguments in front of the flags.
+    pub fn start_with(store: &Path, arguments: &[&str], flags: &[(&str, &str)]) -> Self {
+        let (name_server, port) = free_ports();
+        Self::launch(store, arguments, flags, name_server, port)
+    }
+
     pub fn start_on(store: &Path, flags: &[(&str, &str)], name_server: u16, port: u16) -> Self {
+        Self::launch(store, &[], flags, name_server, port)
+    }
+
+    fn launch(
+        store: &Path,
+        arguments: &[&str],
+        flags: &[(&str, &str)],
+        name_server: u16,
+        port: u16,
+    ) -> Self {
         let log = store.with_extension("log");
         let output = std::fs::File::options()
             .create(true)
@@ -53,6 +69,7 @@ impl Server {
             .open(&log)
             .expect("a log file");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        command.args(arguments);
         command.args([
             "--storePathRootDir",
             &store.to_string_lossy(),
@@ -105,8 +122,14 @@ impl Server {
     }
 
     /// SIGTERM; the exit code must be 0.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
+        self.stop_by("TERM");
+    }
+
+    /// A signal by its name; the exit code must be 0.
+    pub fn stop_by(mut self, signal: &str) {
         let status = std::process::Command::new("kill")
+            .args(["-s", signal])
             .arg(self.pid().to_string())
             .status()
             .expect("kill runs");
