@@ -175,7 +175,7 @@ pub const SLOW_WINDOW_SECONDS: u64 = 300;
 pub const LAG_PAIRS_MAX: usize = 1000;
 pub const LAG_QUEUES_MAX: usize = 8192;
 /// Holds that a shard looks at in one turn for somebody who asks; the rest follows in later ones.
-pub const HOLDS_EXAMINED_MAX: usize = 4096;
+pub const HOLDS_EXAMINED_MAX: usize = 512;
 /// Holds in one answer; `total` tells how many there are.
 pub const HOLDS_LISTED_MAX: usize = 10_000;
 /// Connections to the metrics' port; further ones wait in the backlog.
@@ -198,7 +198,7 @@ const _: () = assert!(
 
 /// Open files that the process needs besides those of its shards and clients. With less the start is refused.
 /// Source: counted, with room.
-pub const FILES_OF_PROCESS: u64 = 40;
+pub const FILES_OF_PROCESS: u64 = 64;
 /// Open files that a shard needs besides its clients: ring, doorbell, segments, queue files while they are written.
 pub const FILES_OF_SHARD: u64 = 40;
 /// Open files below which the start log warns. Source: the hard limit of most distributions.

@@ -5,11 +5,14 @@
 //! had completed, when its replies were handed over, when it ended.
 
 pub mod histogram;
+pub mod log_times;
+pub mod report;
 pub mod rpc;
 pub mod series;
 pub mod slow;
 
 pub use histogram::Histogram;
+pub use log_times::LogTimes;
 pub use rpc::Asked;
 
 use crate::ids::{ConnectionId, NameMap};
@@ -250,6 +253,12 @@ impl Counters {
             is_long_polling,
         });
         self.tables.turn.answered.push((place, asked.since_us));
+    }
+
+    /// By queue id, the offsets behind what a group got last; shorter where it got nothing yet.
+    pub fn pulled(&self, group: &Rc<str>, topic: &Rc<str>) -> &[u64] {
+        let series = self.tables.deliveries.find(group, topic);
+        series.map_or(&[], |series| &series.pulled)
     }
 
     pub fn count_dead_letter(&mut self, group: &str) {

@@ -12,6 +12,7 @@ pub mod holds;
 pub mod offsets;
 pub mod pull;
 pub mod query;
+pub mod report;
 pub mod send;
 pub mod topics;
 pub mod unique_key;

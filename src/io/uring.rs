@@ -677,7 +677,6 @@ impl Io for Uring {
     fn now(&mut self) -> Now {
         self.clock.now()
     }
-
     fn measured_us(&mut self) -> u64 {
         self.clock.monotonic_us()
     }
@@ -813,20 +812,17 @@ impl Drop for Uring {
             unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
         }
         let cancel = types::CancelBuilder::any();
-        let _ = self
-            .ring
-            .submitter()
-            .register_sync_cancel(Some(types::Timespec::new().sec(2)), cancel);
+        let patience = Some(types::Timespec::new().sec(2));
+        let submitter = self.ring.submitter();
+        let _ = submitter.register_sync_cancel(patience, cancel);
         let mut completions = Vec::new();
         for _ in 0..50 {
             if self.flights.is_empty() {
                 break;
             }
             let timeout = types::Timespec::new().nsec(100_000_000);
-            let _ = self
-                .ring
-                .submitter()
-                .submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout));
+            let arguments = types::SubmitArgs::new().timespec(&timeout);
+            let _ = self.ring.submitter().submit_with_args(1, &arguments);
             self.reap(&mut completions);
         }
         if !self.flights.is_empty() {

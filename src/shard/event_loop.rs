@@ -203,6 +203,7 @@ impl<I: Io> Shard<I> {
                 ToShard::CreateTopic(topic) => self.core.adopt_topic(topic),
                 ToShard::Registered { sequence } => self.core.on_registered(sequence),
                 ToShard::Stop => self.begin_stop(),
+                ToShard::Ask(ask) => self.core.answer(ask),
             }
         }
     }

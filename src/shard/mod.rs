@@ -19,6 +19,7 @@ macro_rules! context {
 }
 
 pub mod acks;
+mod answers;
 pub mod cold;
 pub mod connection;
 mod core;

@@ -19,7 +19,6 @@
 
 use super::chunks::Chunks;
 use super::flush::Flushing;
-use super::log_times::LogTimes;
 use super::segment::{NotReady, Segments};
 use super::tail_cache::TailCache;
 use super::{AppendError, FlushMode, tokens};
@@ -28,6 +27,7 @@ use crate::ids::{PhysicalOffset, QueueOffset};
 use crate::io::{Failed, Io, Op, Token};
 use crate::limits::{LOG_WRITE_BYTES_MAX, UNWRITTEN_BYTES_MAX};
 use crate::protocol::message::{BLANK_BYTES, MAGIC_BLANK, NewMessage};
+use crate::stats::LogTimes;
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
 

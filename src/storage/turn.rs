@@ -2,11 +2,12 @@
 
 use super::fetch::Places;
 use super::upkeep::Parts;
-use super::{Arrival, FetchDone, Fetched, FlushMode, LogTimes, Missing, Store, tokens};
+use super::{Arrival, FetchDone, Fetched, FlushMode, Missing, Store, tokens};
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
 use crate::io::{Completion, Done, Failed, File, Io, Token};
-use bytes::BytesMut;
+use crate::stats::LogTimes;
+use bytes::{Bytes, BytesMut};
 
 /// What the store expects a completion to be: the operation that the token's kind names.
 fn expect_unit(token: Token, result: Result<Done, Failed>) -> Result<(), Failed> {
@@ -190,6 +191,11 @@ impl Store {
             FlushMode::Async { .. } => (times.written_us, times.written_us),
             FlushMode::Sync => (times.flushed_written_us, times.flushed_us),
         }
+    }
+
+    /// A record's worth of the oldest bytes in memory, if there are any: everything before them is older.
+    pub fn oldest_in_memory(&self, bytes: u32) -> Option<Bytes> {
+        self.tail.get(self.tail.start()?, bytes)
     }
 
     pub fn appended(&self) -> PhysicalOffset {

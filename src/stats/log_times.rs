@@ -2,7 +2,7 @@
 //!
 //! The loop says when it has seen completions ([`LogTimes::observe`]); nothing here decides anything.
 
-use crate::stats::{Histogram, SHARD_BITS};
+use super::{Histogram, SHARD_BITS};
 
 /// Times of one shard's log in microseconds, and sizes of its batches.
 #[derive(Clone, Debug)]
