@@ -203,3 +203,7 @@ pub const FILES_OF_PROCESS: u64 = 64;
 pub const FILES_OF_SHARD: u64 = 40;
 /// Open files below which the start log warns. Source: the hard limit of most distributions.
 pub const FILES_ENOUGH: u64 = 4096;
+
+/// Samples of the totals that rates are taken from, one a second at most. The oldest go. Source: the longest window
+/// that Apache reports, 600 s, and one more.
+pub const RATE_SAMPLES_MAX: usize = 602;

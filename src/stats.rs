@@ -76,6 +76,7 @@ counters! {
     bytes_sent: Counter, "Bytes sent to clients",
     messages_in: Counter, "Messages taken into the open batch",
     message_bytes_in: Counter, "Bytes of their bodies",
+    pulls_found: Counter, "Pulls answered with messages",
     messages_out: Counter, "Messages in replies to pulls",
     message_bytes_out: Counter, "Bytes of their records",
     sends_refused: Counter, "Sends that were not acknowledged, for whatever reason",
@@ -219,6 +220,7 @@ impl Counters {
 
     /// A pull is answered with messages; `woken` if it was held and they have just arrived.
     pub fn count_delivered(&mut self, answer: Delivered<'_>, woken: Option<Woken>, now_us: u64) {
+        self.pulls_found += 1;
         self.messages_out += u64::from(answer.messages);
         self.message_bytes_out += answer.bytes as u64;
         let outgoing = Outgoing {

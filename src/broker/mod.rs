@@ -12,6 +12,7 @@ pub mod holds;
 pub mod offsets;
 pub mod pull;
 pub mod query;
+pub mod rates;
 pub mod report;
 pub mod send;
 pub mod topics;
@@ -152,6 +153,7 @@ pub struct Broker {
     pub offsets: offsets::ConsumerOffsets,
     pub clients: clients::Clients,
     pub holds: holds::Holds,
+    pub rates: rates::Rates,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
     /// Memory reused by sends.
@@ -167,6 +169,7 @@ impl Broker {
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
+            rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
             config,

@@ -38,6 +38,8 @@ impl<I: Io> Shard<I> {
         self.core.counters.turns += 1;
         let is_due = deadline.is_some_and(|at| at <= self.core.now.monotonic_us);
         self.core.counters.turns_spurious += u64::from(!is_due && self.completions.is_empty());
+        let (now, counters) = (self.core.now, &self.core.counters);
+        self.core.broker.rates.sample(now, counters);
         self.run_completions();
         self.take_mail();
         self.core.expire();

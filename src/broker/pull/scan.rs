@@ -131,8 +131,8 @@ impl Answer {
         }
     }
 
-    /// The response, which is counted here; `woken`: of a hold, by an arrival. All four offsets are in every one of them: clients throw without one
-    /// of them, or start again at 0.
+    /// The response, which is counted here; `woken`: of a hold, by an arrival. All four offsets are in every one of
+    /// them: clients throw without one of them, or start again at 0.
     pub(in crate::broker) fn response(
         self,
         request: &PullRequest,
