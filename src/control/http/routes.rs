@@ -135,12 +135,13 @@ impl Routes {
         }
         let (mut holds, mut total, mut silent) = (Vec::new(), 0, Vec::new());
         for watched in self.shards.0.iter() {
-            let found = list_holds(watched, &mut wanted, limit, &mut holds).await;
+            let found = list_holds(watched, &mut wanted, &mut holds).await;
             total += found.matching;
             silent.extend(found.silence.map(|why| said(watched, why)));
         }
         // The longest first.
         holds.sort_by_key(|hold| std::cmp::Reverse(hold.waited_ms));
+        holds.truncate(limit);
         let body =
             json!({"total": total, "listed": holds.len(), "holds": holds, "notAnswering": silent});
         json(StatusCode::OK, &body)
@@ -198,7 +199,6 @@ struct Found {
 async fn list_holds(
     watched: &Watched,
     wanted: &mut HoldsWanted,
-    limit: usize,
     holds: &mut Vec<HoldRow>,
 ) -> Found {
     let mut found = Found {
@@ -207,7 +207,7 @@ async fn list_holds(
     };
     wanted.from = 0;
     loop {
-        wanted.rows_max = limit.saturating_sub(holds.len());
+        wanted.rows_max = HOLDS_LISTED_MAX.saturating_sub(holds.len());
         let question = wanted.clone();
         match ask::one(watched, |answer| Ask::Holds(question, answer)).await {
             Ok(page) => {
