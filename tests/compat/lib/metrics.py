@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -14,13 +15,23 @@ import wire
 from harness import ROOT, Process, Ringmq, Trouble, free_port, say, wait_for
 
 MESSAGES = 25
-SEND, PULL = 310, 11
+SEND, PULL, HEART_BEAT = 310, 11, 34
 
 SCRAPE = """global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
   - job_name: ringmq
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
+
+
+HEART = {
+    "clientID": "c@1",
+    "producerDataSet": [{"groupName": "PG"}],
+    "consumerDataSet": [{
+        "groupName": "G", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
+    }],
+}
 
 
 def fetch(port, path, seconds=10):
@@ -35,7 +46,8 @@ def accepted(address, code, fields, body=b""):
 
 
 def traffic(broker):
-    """Messages on both shards, read once by a group."""
+    """Messages on both shards, read once by a group. Returns the connections of its members."""
+    members = []
     for shard in range(broker.shards):
         address = ("127.0.0.1", broker.port + 10 * shard)
         for n in range(MESSAGES):
@@ -44,6 +56,11 @@ def traffic(broker):
         pull = dict(consumerGroup="G", topic="T", queueId="0", queueOffset="0", maxMsgNums="32", sysFlag="4",
                     commitOffset="0", suspendTimeoutMillis="0", subscription="*", subVersion="0")
         accepted(address, PULL, pull)
+        member = socket.create_connection(address, timeout=10)
+        # The answer, or the notification that the group has changed: both say that it is a member.
+        wire.exchange(member, HEART_BEAT, {}, json.dumps(HEART).encode())
+        members.append(member)
+    return members
 
 
 def check_text(port):
@@ -84,6 +101,8 @@ def scrape(port, folder, log):
         "sum(rocketmq_messages_in_total)": 2 * MESSAGES,
         'sum(rocketmq_messages_out_total{consumer_group="G"})': 2 * MESSAGES,
         'sum(rocketmq_rpc_latency_count{request_code="send_message_v2",response_code="success"})': 2 * MESSAGES,
+        'sum(rocketmq_consumer_connections{consumer_group="G",language="python"})': 2,
+        'sum(rocketmq_consumer_ready_messages{consumer_group="G"})': 0,
         "sum(ringmq_pulls_found_total)": 2,
         "sum(ringmq_shard_up)": 2,
         "count(ringmq_turn_seconds_count)": 2,
@@ -106,10 +125,12 @@ def main():
     broker = Ringmq(options.broker_bin.resolve(), folder / "broker", folder / "log", shards=2, metricsPort=port)
     try:
         broker.start()
-        traffic(broker)
+        members = traffic(broker)
         say("promtool: %d series, nothing to say" % check_text(port))
         values = scrape(port, folder / "prometheus", folder / "prometheus.log")
         say("Prometheus: scraped, %d values are as the traffic was" % values)
+        for member in members:
+            member.close()
         broker.stop()
     finally:
         harness.stop_all()
