@@ -127,7 +127,7 @@ impl Bench {
             auto_create_groups: true,
             default_topic_queue_nums: 4,
             message_bytes_max: 4 << 20,
-            region: "R".to_owned(),
+            region: "R",
             trace_on: true,
             trace_topic_enable: false,
             long_polling: true,

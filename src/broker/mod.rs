@@ -46,7 +46,8 @@ pub struct BrokerConfig {
     /// Queues of an auto-created topic on this shard (`defaultTopicQueueNums` divided over the shards, at least 1).
     pub default_topic_queue_nums: u32,
     pub message_bytes_max: u32,
-    pub region: String,
+    /// Part of every stored message and of the answer to its send.
+    pub region: &'static str,
     pub trace_on: bool,
     pub trace_topic_enable: bool,
     pub long_polling: bool,

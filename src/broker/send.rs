@@ -318,6 +318,8 @@ fn send_one(
             queue_id: target.queue_id,
             queue_offset: appended.queue_offset.0,
             transaction_id: ArrayString::from(&unique_key).ok(),
+            region: broker.config.region,
+            trace_on: broker.config.trace_on,
         },
     })
 }

@@ -331,6 +331,12 @@ const TOPICS: &[Key] = &[
         "create RMQ_SYS_TRACE_TOPIC",
     ),
     key(
+        "regionId",
+        Kind::Name,
+        "DefaultRegion",
+        "part of every message, and of what clients trace",
+    ),
+    key(
         "traceOn",
         Kind::Bool,
         "true",

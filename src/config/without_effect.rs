@@ -91,7 +91,7 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "putMsgIndexHightWater", "putThreadPoolQueueCapacity", "queryMessageThreadPoolNums",
     "queryThreadPoolQueueCapacity", "readOnlyCommitLogStorePaths", "readUnCommitted", "realTimeNotifyConsumerChange",
     "realTimePersistRocksDBConfig", "recallMessageEnable", "recheckReputOffsetFromCq", "recoverConcurrently",
-    "recoverThreadPoolNums", "redeleteHangedFileInterval", "regionId", "registerBrokerTimeoutMills",
+    "recoverThreadPoolNums", "redeleteHangedFileInterval", "registerBrokerTimeoutMills",
     "registerNameServerPeriod", "rejectPullConsumerEnable", "replicasPerDiskPartition",
     "replyThreadPoolQueueCapacity", "retrieveMessageFromPopRetryTopicV1", "reviveAckWaitMs", "reviveInterval",
     "reviveMaxSlow", "reviveQueueNum", "reviveScanTime", "rocketmqHome", "rocksdbCQDoubleWriteEnable",

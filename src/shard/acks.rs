@@ -138,6 +138,8 @@ mod tests {
             queue_id: 0,
             queue_offset: end,
             transaction_id: None,
+            region: "DefaultRegion",
+            trace_on: true,
         };
         PendingAck {
             connection: ConnectionId {

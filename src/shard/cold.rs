@@ -3,20 +3,30 @@
 use crate::broker::Peer;
 use crate::broker::pull::PullRequest;
 use crate::limits::{COLD_REQUESTS_MAX, COLD_STEPS_MAX};
+use crate::stats::Asked;
 use bytes::Bytes;
 use slab::Slab;
 
 /// What runs again.
 #[derive(Debug, Clone)]
 pub enum Cold {
-    /// A request as it came, whole frame, and when that was, in monotonic microseconds.
+    /// A request as it came, whole frame.
     Frame {
         peer: Peer,
         frame: Bytes,
-        since_us: u64,
+        asked: Asked,
     },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
+}
+
+impl Cold {
+    pub fn asked(&self) -> Asked {
+        match self {
+            Self::Frame { asked, .. } => *asked,
+            Self::Pull(request) => request.asked,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -97,7 +107,10 @@ mod tests {
         Cold::Frame {
             peer,
             frame: Bytes::new(),
-            since_us: 0,
+            asked: Asked {
+                code: 11,
+                since_us: 0,
+            },
         }
     }
 

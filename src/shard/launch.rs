@@ -64,7 +64,8 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             auto_create_groups: config.bool("autoCreateSubscriptionGroup"),
             default_topic_queue_nums: config.topic_queues(),
             message_bytes_max: config.integer("maxMessageSize") as u32,
-            region: "DefaultRegion".to_owned(),
+            // Part of the answers to all sends, and there as long as the process.
+            region: config.text("regionId").to_owned().leak(),
             trace_on: config.bool("traceOn"),
             trace_topic_enable: config.bool("traceTopicEnable"),
             long_polling: config.bool("longPollingEnable"),

@@ -5,7 +5,7 @@ use super::acks::PendingAck;
 use super::cold::{Cold, ColdError};
 use crate::broker::{self, Addressed, Context, Outcome, Peer, handler};
 use crate::ids::ConnectionId;
-use crate::protocol::codes::ResponseCode;
+use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
 use crate::protocol::frame::{self, Frame, Split};
 use crate::protocol::response::Response;
@@ -64,7 +64,7 @@ impl Core {
         let cold = |fetched: &Frame<'_>| Cold::Frame {
             peer,
             frame: whole_frame(fetched),
-            since_us,
+            asked,
         };
         match outcome {
             Outcome::Nothing | Outcome::Held => {}
@@ -130,6 +130,7 @@ impl Core {
         steps: u32,
         missing: SmallVec<[Missing; 4]>,
     ) {
+        let asked = cold.asked();
         match self.cold.insert(cold, steps) {
             Ok(key) => self.fetches_wanted.push((key, missing, Fetched::default())),
             Err(error) => {
@@ -137,6 +138,7 @@ impl Core {
                     ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
                     ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
                 };
+                self.count_answer(asked, code);
                 self.reply(
                     id,
                     opaque,
@@ -160,17 +162,13 @@ impl Core {
 
     fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
         match cold {
-            Cold::Frame {
-                peer,
-                frame,
-                since_us,
-            } => {
+            Cold::Frame { peer, frame, asked } => {
                 if self.connections.open_mut(peer.connection).is_none() {
                     return;
                 }
                 if let Ok(Split::Frame(whole)) = frame::split(&frame) {
                     self.with_fetched(fetched, |core, fetched| {
-                        core.run_frame(peer, &whole, fetched, steps, since_us);
+                        core.run_frame(peer, &whole, fetched, steps, asked.since_us);
                     });
                 }
             }
@@ -214,20 +212,30 @@ impl Core {
     }
 
     fn read_failed(&mut self, cold: Cold, reason: &str) {
-        tracing::error!(shard = %self.id, reason, "a read for a request failed");
-        let (id, opaque, encoding) = match &cold {
-            Cold::Pull(request) => (request.connection, request.opaque, request.encoding),
+        let (id, opaque, encoding, is_clients_place) = match &cold {
+            Cold::Pull(request) => (request.connection, request.opaque, request.encoding, false),
             Cold::Frame { peer, frame, .. } => {
                 let Ok(Split::Frame(whole)) = frame::split(frame) else {
                     return;
                 };
                 let mut scratch = std::mem::take(&mut self.scratch);
-                let head = Command::decode(&whole, &mut scratch).map(|c| (c.opaque, c.encoding));
+                let head = Command::decode(&whole, &mut scratch);
+                let head = head.map(|c| (c.opaque, c.encoding, c.code));
                 self.scratch = scratch;
-                let Ok((opaque, encoding)) = head else { return };
-                (peer.connection, opaque, encoding)
+                let Ok((opaque, encoding, code)) = head else {
+                    return;
+                };
+                let is_view = code == RequestCode::VIEW_MESSAGE_BY_ID.0;
+                (peer.connection, opaque, encoding, is_view)
             }
         };
+        self.count_answer(cold.asked(), ResponseCode::SYSTEM_ERROR);
+        if is_clients_place {
+            // Tools take any 32 digits for a message id.
+            tracing::debug!(shard = %self.id, reason, "there is no message where a client looked for one");
+        } else {
+            tracing::error!(shard = %self.id, reason, "a read for a request failed");
+        }
         self.reply(
             id,
             opaque,

@@ -6,7 +6,7 @@
 use super::stored::{self, ClientProperties};
 use super::{SendScratch, Sent, Target, append_refusal, check_body, illegal, message};
 use crate::broker::topics::Refusal;
-use crate::broker::{Acknowledgement, Broker, Context};
+use crate::broker::{Acknowledgement, Broker, BrokerConfig, Context};
 use crate::limits::BATCH_MESSAGES_MAX;
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::hash;
@@ -17,7 +17,6 @@ use crate::protocol::names::RETRY_PREFIX;
 use crate::protocol::response::{MessageIds, SendResponseHeader};
 use crate::stats::series::Incoming;
 use crate::storage::Appended;
-use std::net::SocketAddr;
 use std::ops::Range;
 
 /// Where the properties of a record are.
@@ -75,7 +74,7 @@ pub(super) fn send(
     };
     cx.counters.count_incoming(sent.header.topic, incoming);
     Ok(acknowledge(
-        broker.config.address,
+        &broker.config,
         &scratch.appended,
         target.queue_id,
         &batch,
@@ -141,7 +140,7 @@ fn check_records<'a>(
 }
 
 fn acknowledge(
-    address: SocketAddr,
+    config: &BrokerConfig,
     appended: &[Appended],
     queue_id: u32,
     batch: &ClientProperties<'_>,
@@ -156,7 +155,7 @@ fn acknowledge(
         if index > 0 {
             ids.push(',');
         }
-        ids.push_str(&offset_message_id(address, *at));
+        ids.push_str(&offset_message_id(config.address, *at));
     }
     Acknowledgement {
         end: last.end,
@@ -166,6 +165,8 @@ fn acknowledge(
             queue_id,
             queue_offset: first.queue_offset.0,
             transaction_id: batch.unique_key(),
+            region: config.region,
+            trace_on: config.trace_on,
         },
     }
 }

@@ -174,7 +174,7 @@ impl<'a> ClientProperties<'a> {
             properties::append(out, name::UNIQUE_KEY, unique_key);
         }
         properties::append(out, name::CLUSTER, &config.cluster_name);
-        properties::append(out, name::MSG_REGION, &config.region);
+        properties::append(out, name::MSG_REGION, config.region);
         let trace_on = if config.trace_on { "true" } else { "false" };
         properties::append(out, name::TRACE_ON, trace_on);
     }
