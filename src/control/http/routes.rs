@@ -225,3 +225,144 @@ async fn list_holds(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ShardIdentity;
+    use crate::control::http::SharedSender;
+    use crate::control::mail::ToShard;
+    use crate::ids::ShardId;
+    use crate::stats::report::HoldPage;
+    use http_body_util::BodyExt;
+
+    fn identity(shard: u16) -> ShardIdentity {
+        ShardIdentity {
+            shard: ShardId(shard),
+            cluster: "c".to_owned(),
+            broker_name: format!("b-{shard}"),
+            broker_id: 0,
+            address: "127.0.0.1:10911".to_owned(),
+            ha_address: "127.0.0.1:10912".to_owned(),
+        }
+    }
+
+    /// Shards that answer at once by these functions; `None` has not started.
+    fn routes(shards: Vec<Option<SharedSender>>) -> Routes {
+        let identities = (0..shards.len() as u16).map(identity);
+        let watched = WatchedShards::new(identities.map(|identity| (identity, "/".into())));
+        for (shard, sender) in (0..).zip(shards) {
+            if let Some(sender) = sender {
+                watched.started(&identity(shard), sender);
+            }
+        }
+        Routes::new(watched)
+    }
+
+    /// Waits are over at once, since the runtime's clock jumps to the next one.
+    fn ask(routes: &Routes, path: &str) -> (u16, String) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let request = Request::get(path).body(()).expect("a request");
+            let answer = routes.answer(&request).await;
+            let status = answer.status().as_u16();
+            let body = answer.into_body().collect().await.expect("a body");
+            (
+                status,
+                String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+            )
+        })
+    }
+
+    fn says(is_stopping: bool, read_only: Option<&'static str>) -> Option<SharedSender> {
+        Some(Box::new(move |mail| {
+            if let ToShard::Ask(Ask::State(answer)) = mail {
+                let read_only = read_only.map(str::to_owned);
+                let state = State {
+                    is_stopping,
+                    read_only,
+                };
+                answer.send(state).expect("somebody waits");
+            }
+            Ok(())
+        }))
+    }
+
+    /// Keeps the question and never answers.
+    fn hangs() -> Option<SharedSender> {
+        let kept = std::sync::Mutex::new(Vec::new());
+        Some(Box::new(move |mail| {
+            kept.lock().expect("one thread").push(mail);
+            Ok(())
+        }))
+    }
+
+    fn is_full() -> Option<SharedSender> {
+        Some(Box::new(Err))
+    }
+
+    fn drops() -> Option<SharedSender> {
+        Some(Box::new(|_| Ok(())))
+    }
+
+    #[test]
+    fn it_is_ready_when_every_shard_serves() {
+        let all = routes(vec![says(false, None), says(false, None)]);
+        assert_eq!(ask(&all, "/readyz"), (200, "ready\n".to_owned()));
+    }
+
+    #[test]
+    fn every_shard_that_does_not_serve_says_why() {
+        let all = routes(vec![
+            None,
+            says(false, None),
+            says(true, None),
+            says(false, Some("write failed")),
+            hangs(),
+            is_full(),
+            drops(),
+        ]);
+        let expected = "shard 0 is starting
+shard 2 is stopping
+shard 3 is read-only until restart: write failed
+shard 4 does not answer
+shard 5 takes no mail
+shard 6 has stopped
+";
+        assert_eq!(ask(&all, "/readyz"), (503, expected.to_owned()));
+        assert_eq!(ask(&all, "/healthz").0, 200, "it runs all the same");
+        let (status, text) = ask(&all, "/metrics");
+        assert_eq!(status, 200);
+        for shard in 0..7 {
+            let line = format!("ringmq_shard_up{{shard=\"{shard}\",node_id=\"b-{shard}\"}} 0\n");
+            assert!(text.contains(&line), "{text}");
+        }
+        assert!(ask(&all, "/slow").1.contains("shard 0 is starting"));
+    }
+
+    /// Three pages of two holds each, of which one matches.
+    #[test]
+    fn holds_are_listed_page_by_page() {
+        let pages: SharedSender = Box::new(|mail| {
+            if let ToShard::Ask(Ask::Holds(wanted, answer)) = mail {
+                assert_eq!(
+                    (wanted.topic.as_deref(), wanted.group),
+                    (Some("%RETRY%G"), None)
+                );
+                let page = HoldPage {
+                    rows: Vec::new(),
+                    matching: 1,
+                    next: (wanted.from < 4).then_some(wanted.from + 2),
+                };
+                answer.send(page).expect("somebody waits");
+            }
+            Ok(())
+        });
+        let (status, body) = ask(&routes(vec![Some(pages)]), "/holds?topic=%25RETRY%25G");
+        assert_eq!(status, 200);
+        assert!(body.contains("\"total\":3"), "{body}");
+    }
+}
