@@ -101,7 +101,9 @@ pub const CONNECTIONS_MAX: usize = 24_000;
 pub const HOLDS_MAX: usize = 200_000;
 /// Bytes of replies queued for one connection that does not read; above it, it is not read from any more.
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
-/// Above it, the connection is closed.
+/// At or below it, a connection that was not read from is read from again.
+pub const CONNECTION_OUT_RESUME_BYTES: usize = 2 * MIB as usize;
+/// Above it, which only held pulls that all wake at once can reach, the connection is closed.
 pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
 /// Bytes of replies queued over all connections of one shard; above it, those that hold more than a 64th of it
 /// are closed.

@@ -70,6 +70,7 @@ counters! {
     connections_closed: Counter, "Connections closed, for whatever reason",
     connections_now: Gauge, "Connections now",
     frames_malformed: Counter, "Connections closed for a bad frame or header",
+    slow_readers_paused: Counter, "Times that a connection was not read from, because it did not read its replies",
     slow_readers_closed: Counter, "Connections closed because they did not read their replies",
     frames_received: Counter, "Frames received",
     bytes_received: Counter, "Bytes received from clients",

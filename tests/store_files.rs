@@ -108,6 +108,7 @@ impl Shop {
             receive_buffer_bytes: 4096,
             write_mode: None,
             store: config.root.clone(),
+            busy_poll_us: 0,
         })
         .unwrap();
         let now = io.now();

@@ -280,6 +280,12 @@ const STORE: &[Key] = &[
         "fill segments with zeros ahead of use, for faster flushes",
     ),
     key(
+        "busyPollMicros",
+        int(0, 1000),
+        "0",
+        "microseconds that a shard polls for work before it sleeps, while traffic makes that pay; costs up to a whole processor",
+    ),
+    key(
         "writeMode",
         Kind::OneOf(&["auto", "inline", "ring"]),
         "auto",
@@ -373,12 +379,6 @@ const CONSUMERS: &[Key] = &[
 
 /// Checked now, in effect in a later version.
 const LATER: &[Key] = &[
-    later(
-        "busyPollMicros",
-        int(0, 1000),
-        "0",
-        "microseconds that a shard polls before it sleeps",
-    ),
     later(
         "deleteWhen",
         Kind::Hours,

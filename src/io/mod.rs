@@ -58,6 +58,9 @@ pub enum Op {
     /// Multishot. Completes with [`Done::Received`] per chunk. Ends with `Received` of 0 bytes (peer closed),
     /// an error, or `ENOBUFS` (all receive buffers are lent: re-arm after releasing some).
     Receive { socket: Socket },
+    /// Ends the receive of a socket: what has arrived is still handed over, then the receive completes with
+    /// `ECANCELED`. Has no completion of its own, and does nothing where no receive is in flight.
+    StopReceive { socket: Socket },
     /// Sends all segments in order as one gathering call. Completes with [`Done::Sent`], which hands the vector
     /// back for reuse; `bytes` may be less than the sum, then the shard submits the rest.
     /// At most `SEND_SEGMENTS_MAX` segments.

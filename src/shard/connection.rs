@@ -15,6 +15,12 @@ pub struct Connection {
     pub peer: SocketAddr,
     /// Start of a frame whose rest has not arrived.
     pub partial: BytesMut,
+    /// Bytes that arrived while the connection was paused, not looked at yet.
+    pub unread: BytesMut,
+    /// Has more to send than it reads: its requests wait.
+    pub paused: bool,
+    /// A multishot receive is in flight.
+    pub receiving: bool,
     /// Bytes in order, waiting for the send in flight.
     pub queue: VecDeque<Bytes>,
     /// Bytes in `queue` and in flight.
@@ -33,7 +39,7 @@ pub struct Connection {
 pub struct Connections {
     slots: Slab<Connection>,
     next_generation: u32,
-    /// Sum of the unfinished frames.
+    /// Sum of the unfinished frames and of what paused connections have not looked at.
     pub partial_bytes: usize,
     /// Sum of the bytes queued or in flight.
     pub out_bytes: usize,
@@ -56,6 +62,9 @@ impl Connections {
             socket,
             peer,
             partial: BytesMut::new(),
+            unread: BytesMut::new(),
+            paused: false,
+            receiving: false,
             queue: VecDeque::new(),
             out_bytes: 0,
             sending: false,
@@ -89,7 +98,7 @@ impl Connections {
     pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         self.get_mut(id)?;
         let connection = self.slots.remove(id.index as usize);
-        self.partial_bytes -= connection.partial.len();
+        self.partial_bytes -= connection.partial.len() + connection.unread.len();
         self.out_bytes -= connection.out_bytes;
         Some(connection)
     }

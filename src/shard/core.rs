@@ -7,7 +7,8 @@ use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
-    CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTIONS_MAX, OUT_BYTES_MAX,
+    CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES,
+    CONNECTIONS_MAX, OUT_BYTES_MAX,
 };
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::codes::{RequestCode, ResponseCode};
@@ -24,6 +25,9 @@ const IDLE_US: u64 = CONNECTION_IDLE_SECONDS * 1_000_000;
 impl Core {
     /// The next instant at which something is due, in monotonic microseconds.
     pub(super) fn next_deadline(&self) -> Option<u64> {
+        if !self.resumed.is_empty() {
+            return Some(0);
+        }
         if !self.unsent.is_empty() {
             return Some(self.now.monotonic_us + 1_000);
         }
@@ -145,6 +149,9 @@ impl Core {
             put_back_unsent(&mut connection.queue, &mut segments, bytes);
             let more = !connection.queue.is_empty() && !connection.dirty && !connection.closing;
             connection.dirty |= more;
+            if connection.paused && connection.out_bytes <= CONNECTION_OUT_RESUME_BYTES {
+                self.resumed.push(id);
+            }
             self.connections.out_bytes -= bytes;
             if more {
                 self.outgoing.dirty.push(id);
@@ -319,7 +326,8 @@ impl Core {
         }
     }
 
-    /// A client that does not read its replies pays with its connection, not with the shard's memory.
+    /// A client that reads slowly is not read from; one that makes the shard hold too much for it even so pays with
+    /// its connection.
     fn close_slow_readers(&mut self) {
         self.outgoing.split(&mut self.connections);
         let total = self.connections.out_bytes;
@@ -335,6 +343,8 @@ impl Core {
                     "the client does not read its replies, connection closed");
                 self.counters.slow_readers_closed += 1;
                 self.close(id, CloseReason::DoesNotRead);
+            } else {
+                self.pause_if_over(id);
             }
         }
     }

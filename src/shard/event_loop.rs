@@ -41,6 +41,7 @@ impl<I: Io> Shard<I> {
         let (now, counters) = (self.core.now, &self.core.counters);
         self.core.broker.rates.sample(now, counters);
         self.run_completions();
+        self.core.resume_paused();
         self.take_mail();
         self.core.expire();
         self.core
@@ -152,7 +153,9 @@ impl<I: Io> Shard<I> {
     }
 
     fn arm_receive(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.core.connections.open_mut(id) {
+        let connection = self.core.connections.open_mut(id);
+        if let Some(connection) = connection.filter(|c| !c.paused && !c.receiving) {
+            connection.receiving = true;
             let token = Token::new(token_kind::RECEIVE, id.index, id.generation);
             self.io.submit(
                 token,
@@ -164,6 +167,9 @@ impl<I: Io> Shard<I> {
     }
 
     fn on_received(&mut self, id: ConnectionId, result: Result<Done, Failed>, more: bool) {
+        if !more && let Some(connection) = self.core.connections.get_mut(id) {
+            connection.receiving = false;
+        }
         match result {
             Ok(Done::Received { buffer, bytes }) => {
                 self.lent.push(buffer);
@@ -175,6 +181,8 @@ impl<I: Io> Shard<I> {
             Ok(Done::ReceiveEnded) => self.core.close(id, CloseReason::Client),
             Ok(other) => panic!("receive completed with {other:?}"),
             Err(failed) if failed.errno == libc::ENOBUFS => self.starved.push(id),
+            // Stopped, for as long as the connection is paused; a closed one is not armed again.
+            Err(failed) if failed.errno == libc::ECANCELED => self.arm_receive(id),
             Err(_) => self.core.close(id, CloseReason::ReceiveFailed),
         }
     }
@@ -234,6 +242,14 @@ impl<I: Io> Shard<I> {
                 );
             }
         }
+        while let Some(id) = self.core.pausing.pop() {
+            let connection = self.core.connections.open_mut(id);
+            if let Some(connection) = connection.filter(|c| c.paused && c.receiving) {
+                let socket = connection.socket;
+                let token = Token::new(token_kind::RECEIVE, id.index, id.generation);
+                self.io.submit(token, Op::StopReceive { socket });
+            }
+        }
         // Closing a connection notifies the rest of its groups.
         self.core.perform_effects();
     }
@@ -267,9 +283,22 @@ impl<I: Io> Shard<I> {
         for buffer in self.lent.drain(..) {
             self.io.release(buffer);
         }
-        for id in std::mem::take(&mut self.starved) {
+        while let Some(id) = self.starved.pop() {
             self.arm_receive(id);
         }
+        let mut resumed = std::mem::take(&mut self.core.resumed);
+        resumed.retain(|id| {
+            let is_paused = self
+                .core
+                .connections
+                .open_mut(*id)
+                .is_some_and(|c| c.paused);
+            if !is_paused {
+                self.arm_receive(*id);
+            }
+            is_paused
+        });
+        self.core.resumed = resumed;
         self.arm_accept();
     }
 

@@ -91,6 +91,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             write_mode: config.write_mode(),
             store: config.commit_log(shard),
+            busy_poll_us: config.integer("busyPollMicros") as u64,
         },
     }
 }
@@ -477,6 +478,8 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         registrations: VecDeque::new(),
         registration_sequence: 0,
         closing: Vec::new(),
+        pausing: Vec::new(),
+        resumed: Vec::new(),
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),

@@ -93,6 +93,9 @@ pub struct Core {
     pub(crate) registration_sequence: u64,
     /// Connections to close in this turn, and why.
     pub(crate) closing: Vec<(ConnectionId, CloseReason)>,
+    /// Connections that are not to be received from any more, and those that are again.
+    pub(crate) pausing: Vec<ConnectionId>,
+    pub(crate) resumed: Vec<ConnectionId>,
     /// Reads to start in this turn.
     pub(crate) fetches_wanted: Vec<(u64, SmallVec<[Missing; 4]>, Fetched)>,
     /// Mail that the control thread had no room for; sent first at the next turn.

@@ -1,8 +1,9 @@
 //! From received bytes to whole frames: handled in place where they are whole, kept where they are not.
 
 use super::Core;
+use super::connection::Connection;
 use crate::ids::ConnectionId;
-use crate::limits::PARTIAL_FRAMES_BYTES_MAX;
+use crate::limits::{CONNECTION_OUT_PAUSE_BYTES, PARTIAL_FRAMES_BYTES_MAX};
 use crate::protocol::frame::{self, Split};
 use crate::stats::CloseReason;
 use bytes::BytesMut;
@@ -18,15 +19,29 @@ impl Core {
             return;
         };
         connection.active_us = now_us;
+        let is_paused = connection.paused;
         self.counters.bytes_received += bytes.len() as u64;
+        if is_paused {
+            self.keep_unread(id, bytes);
+        } else {
+            self.handle_bytes(id, bytes);
+        }
+    }
+
+    fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8]) {
         let mut rest = bytes;
-        if !connection.partial.is_empty() {
+        let has_partial = |c: &mut Connection| !c.partial.is_empty();
+        if self.connections.open_mut(id).is_some_and(has_partial) {
             match self.finish_partial(id, rest) {
                 Some(after) => rest = after,
                 None => return,
             }
         }
         while !rest.is_empty() {
+            if self.pause_if_over(id) {
+                self.keep_unread(id, rest);
+                return;
+            }
             match frame::split(rest) {
                 Ok(Split::Frame(frame)) => {
                     rest = &rest[frame.bytes..];
@@ -42,6 +57,56 @@ impl Core {
                     self.malformed(id, &error);
                     return;
                 }
+            }
+        }
+    }
+
+    /// True if the connection has more to send than it reads. Its requests wait then, since each of them may add as
+    /// much as a whole reply.
+    pub(super) fn pause_if_over(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.open_mut(id) else {
+            return false;
+        };
+        if connection.paused {
+            return true;
+        }
+        if connection.out_bytes <= CONNECTION_OUT_PAUSE_BYTES {
+            return false;
+        }
+        connection.paused = true;
+        self.counters.slow_readers_paused += 1;
+        self.pausing.push(id);
+        true
+    }
+
+    fn keep_unread(&mut self, id: ConnectionId, bytes: &[u8]) {
+        if self.connections.partial_bytes + bytes.len() > PARTIAL_FRAMES_BYTES_MAX {
+            self.close(id, CloseReason::PartialFrames);
+            return;
+        }
+        if let Some(connection) = self.connections.open_mut(id) {
+            connection.unread.extend_from_slice(bytes);
+            self.connections.partial_bytes += bytes.len();
+        }
+    }
+
+    /// Connections that have read enough go on with the requests that waited; those that may receive again are left
+    /// in `resumed`.
+    pub(super) fn resume_paused(&mut self) {
+        let mut index = 0;
+        while let Some(id) = self.resumed.get(index).copied() {
+            let still_open = self.connections.open_mut(id).map(|connection| {
+                connection.paused = false;
+                std::mem::take(&mut connection.unread)
+            });
+            if let Some(unread) = still_open {
+                self.connections.partial_bytes -= unread.len();
+                self.handle_bytes(id, &unread);
+            }
+            if self.connections.open_mut(id).is_none_or(|c| c.paused) {
+                self.resumed.swap_remove(index);
+            } else {
+                index += 1;
             }
         }
     }

@@ -235,6 +235,11 @@ impl Client {
         Some(self.opaque)
     }
 
+    pub fn write_timeout(&mut self, timeout: Duration) {
+        let set = self.stream.set_write_timeout(Some(timeout));
+        set.expect("a socket");
+    }
+
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("sends");
     }

@@ -105,6 +105,10 @@ fn traffic(broker: &Broker, cx: &Context<'_>, table: &mut BTreeMap<String, Strin
     put("holds", counters.holds_now.to_string());
     put("connections", counters.connections_now.to_string());
     put(
+        "connectionsPausedSlow",
+        counters.slow_readers_paused.to_string(),
+    );
+    put(
         "connectionsClosedSlow",
         counters.slow_readers_closed.to_string(),
     );
