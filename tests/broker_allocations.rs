@@ -99,8 +99,7 @@ impl Bench {
             receive_buffers: 8,
             receive_buffer_bytes: 4096,
             write_mode: Some(WriteMode::Inline),
-            busy_poll_us: 0,
-            store: root.to_owned(),
+            ..UringConfig::new(root.to_owned())
         })
         .expect("a ring");
         let now = io.now();

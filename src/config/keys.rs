@@ -286,6 +286,12 @@ const STORE: &[Key] = &[
         "microseconds that a shard polls for work before it sleeps, while traffic makes that pay; costs up to a whole processor",
     ),
     key(
+        "ringFeatures",
+        Kind::OneOf(&["auto", "plain"]),
+        "auto",
+        "auto: what the kernel has; plain: as on a kernel before 6.0, slower",
+    ),
+    key(
         "writeMode",
         Kind::OneOf(&["auto", "inline", "ring"]),
         "auto",

@@ -5,8 +5,9 @@ mod busy_poll;
 mod complete;
 mod files;
 mod setup;
+mod sockets;
 
-pub use setup::{SetupError, UringConfig};
+pub use setup::{Features, SetupError, TaskWork, UringConfig};
 
 use super::buffers::BufferRing;
 use super::fs::Files;
@@ -16,15 +17,16 @@ use super::{
     WriteMode,
 };
 use crate::clock::{Clock, Now};
-use crate::limits::{INLINE_WRITE_BYTES_MAX, SEND_SEGMENTS_MAX};
+use crate::limits::INLINE_WRITE_BYTES_MAX;
 use busy_poll::BusyPoll;
 use bytes::{Bytes, BytesMut};
 use io_uring::{IoUring, opcode, squeue, types};
 use setup::{probe_write_mode, setup_ring};
 use slab::Slab;
+use sockets::{SendSlot, SocketState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,9 +37,13 @@ const CANCEL_DATA: u64 = u64::MAX - 1;
 
 /// An operation in flight; owns what the kernel may touch.
 enum Flight {
-    Accept,
+    Accept {
+        listener: Socket,
+        multishot: bool,
+    },
     Receive {
         socket: Socket,
+        multishot: bool,
     },
     Send(Box<SendSlot>),
     Write {
@@ -52,23 +58,6 @@ enum Flight {
         wanted: u32,
     },
     Flush,
-}
-
-/// A gathering send. The message header points into the vectors, so all of it stays in one place.
-struct SendSlot {
-    socket: Socket,
-    segments: Vec<Bytes>,
-    vectors: Vec<libc::iovec>,
-    header: libc::msghdr,
-}
-
-struct SocketState {
-    fd: RawFd,
-    /// Operations that still name the descriptor.
-    users: u32,
-    /// Slot of the multishot receive.
-    receive: Option<usize>,
-    closing: Option<Token>,
 }
 
 struct Eventfd {
@@ -105,12 +94,14 @@ pub struct Uring {
     clock: Clock,
     gave_back: bool,
     busy_poll: BusyPoll,
+    /// What is in use.
+    features: Features,
 }
 
 impl Uring {
     /// Sets the ring up on the calling thread, which is the only one that may use it.
     pub fn new(config: &UringConfig) -> Result<Self, SetupError> {
-        let ring = setup_ring()?;
+        let (ring, features) = setup_ring(config.features)?;
         let buffers = BufferRing::new(config.receive_buffers, config.receive_buffer_bytes);
         // SAFETY: the entries are page-aligned and live as long as the ring, which is dropped first.
         unsafe {
@@ -121,10 +112,7 @@ impl Uring {
                 0,
             )
         }
-        .map_err(|error| SetupError::Kernel {
-            feature: "rings of provided buffers",
-            error,
-        })?;
+        .map_err(|error| setup::refused("rings of provided buffers", error))?;
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(io::Error::from)?;
         let doorbell = Arc::new(Eventfd {
@@ -152,7 +140,13 @@ impl Uring {
             clock: Clock::new(),
             busy_poll: BusyPoll::new(config.busy_poll_us),
             gave_back: false,
+            features,
         })
+    }
+
+    /// What the ring uses: what was asked for, less what the kernel lacks.
+    pub fn features(&self) -> Features {
+        self.features
     }
 
     /// Queues an entry; a full queue is submitted first, so none is lost.
@@ -205,121 +199,6 @@ impl Uring {
         self.push(&entry);
     }
 
-    fn receive(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.users += 1;
-        let fd = types::Fd(state.fd);
-        let slot = self.fly(token, Flight::Receive { socket }, |_| {
-            opcode::RecvMulti::new(fd, BUFFER_GROUP).build()
-        });
-        if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
-            state.receive = Some(slot);
-        }
-    }
-
-    fn stop_receive(&mut self, socket: Socket) {
-        let state = self.sockets.get(socket.0 as usize);
-        if let Some(slot) = state.and_then(|state| state.receive) {
-            self.cancel(slot);
-        }
-    }
-
-    fn cancel(&mut self, slot: usize) {
-        let entry = opcode::AsyncCancel::new(slot as u64)
-            .build()
-            .user_data(CANCEL_DATA);
-        self.push(&entry);
-    }
-
-    fn send(&mut self, token: Token, socket: Socket, segments: Vec<Bytes>) {
-        assert!(
-            segments.len() <= SEND_SEGMENTS_MAX,
-            "{} segments in one send",
-            segments.len()
-        );
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.users += 1;
-        let fd = types::Fd(state.fd);
-        let mut slot = self.spare_sends.pop().unwrap_or_else(new_send_slot);
-        slot.socket = socket;
-        slot.segments = segments;
-        slot.vectors.clear();
-        for segment in &slot.segments {
-            slot.vectors.push(libc::iovec {
-                iov_base: segment.as_ptr().cast_mut().cast(),
-                iov_len: segment.len(),
-            });
-        }
-        slot.header.msg_iov = slot.vectors.as_mut_ptr();
-        slot.header.msg_iovlen = slot.vectors.len();
-        self.fly(token, Flight::Send(slot), |flight| {
-            let Flight::Send(slot) = flight else {
-                panic!("a send was just put there")
-            };
-            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            opcode::SendMsg::new(fd, &raw const slot.header)
-                .flags(flags)
-                .build()
-        });
-    }
-
-    fn close(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.closing = Some(token);
-        // SAFETY: the descriptor is open until `finish_close`.
-        unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
-        if let Some(slot) = state.receive {
-            self.cancel(slot);
-        }
-        self.finish_close(socket);
-    }
-
-    /// Closes the descriptor once no operation names it any more.
-    fn finish_close(&mut self, socket: Socket) {
-        let Some(state) = self.sockets.get(socket.0 as usize) else {
-            return;
-        };
-        let Some(token) = state.closing.filter(|_| state.users == 0) else {
-            return;
-        };
-        let state = self.sockets.remove(socket.0 as usize);
-        // SAFETY: the descriptor is ours and nothing refers to it any more.
-        drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
-        self.done.push(Completion {
-            token,
-            result: Ok(Done::Closed),
-            more: false,
-        });
-    }
-
-    fn leave(&mut self, socket: Socket, was_receive: bool) {
-        if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
-            state.users -= 1;
-            if was_receive {
-                state.receive = None;
-            }
-        }
-        self.finish_close(socket);
-    }
-
     fn write(&mut self, token: Token, file: File, position: u64, bytes: Bytes) {
         if self.write_mode == WriteMode::Inline && bytes.len() <= INLINE_WRITE_BYTES_MAX {
             let result = match self.files.write_at(file, position, &bytes) {
@@ -369,7 +248,6 @@ impl Uring {
         );
     }
 
-    /// Takes completions from the ring.
     /// Polls for completions, if that has paid lately. What is queued is submitted first.
     fn poll(&mut self, start_us: u64, deadline_us: Option<u64>) -> io::Result<()> {
         let Some(until_us) = self.busy_poll.until(start_us, deadline_us) else {
@@ -415,17 +293,6 @@ fn go_on(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn new_send_slot() -> Box<SendSlot> {
-    // SAFETY: all-zero is a valid, empty message header.
-    let header = unsafe { std::mem::zeroed() };
-    Box::new(SendSlot {
-        socket: Socket(0),
-        segments: Vec::new(),
-        vectors: Vec::new(),
-        header,
-    })
-}
-
 impl Io for Uring {
     fn now(&mut self) -> Now {
         self.clock.now()
@@ -436,17 +303,7 @@ impl Io for Uring {
 
     fn submit(&mut self, token: Token, op: Op) {
         match op {
-            Op::Accept { listener } => {
-                let Some(state) = self.sockets.get(listener.0 as usize) else {
-                    return self.fail(token, libc::EBADF);
-                };
-                let fd = types::Fd(state.fd);
-                self.fly(token, Flight::Accept, |_| {
-                    opcode::AcceptMulti::new(fd)
-                        .flags(libc::SOCK_CLOEXEC)
-                        .build()
-                });
-            }
+            Op::Accept { listener } => self.accept(token, listener),
             Op::Receive { socket } => self.receive(token, socket),
             Op::StopReceive { socket } => self.stop_receive(socket),
             Op::Send { socket, segments } => self.send(token, socket, segments),
@@ -532,12 +389,7 @@ impl Io for Uring {
         socket.listen(4096)?;
         let listener: TcpListener = socket.into();
         let local = listener.local_addr()?;
-        let state = SocketState {
-            fd: listener.into_raw_fd(),
-            users: 0,
-            receive: None,
-            closing: None,
-        };
+        let state = SocketState::new(listener.into());
         Ok((Socket(self.sockets.insert(state) as u32), local))
     }
 
@@ -546,7 +398,8 @@ impl Io for Uring {
     }
 
     fn close_listener(&mut self, listener: Socket) {
-        if let Some(state) = self.sockets.get(listener.0 as usize) {
+        if let Some(state) = self.sockets.get_mut(listener.0 as usize) {
+            state.is_shut = true;
             // Ends the multishot accept with an error; the descriptor stays until the process or the ring ends.
             // SAFETY: the descriptor is open.
             unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };

@@ -15,12 +15,9 @@ use crate::control::{
     ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
 };
 use crate::ids::ShardId;
-use crate::io::uring::{Uring, UringConfig};
+use crate::io::uring::{Features, Uring, UringConfig};
 use crate::io::{FileSystem, Io, WriteMode};
-use crate::limits::{
-    FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES,
-    RECEIVE_BUFFERS,
-};
+use crate::limits::{FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS};
 use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
@@ -87,11 +84,13 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             root: root.clone(),
         },
         uring: UringConfig {
-            receive_buffers: RECEIVE_BUFFERS,
-            receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             write_mode: config.write_mode(),
-            store: config.commit_log(shard),
             busy_poll_us: config.integer("busyPollMicros") as u64,
+            features: match config.text("ringFeatures") {
+                "plain" => Features::LEAST,
+                _ => Features::BEST,
+            },
+            ..UringConfig::new(config.commit_log(shard))
         },
     }
 }
@@ -344,6 +343,9 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
             .map_err(|e| format!("the folder {} can't be made: {e}", folder.display()))?;
     }
     let mut io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
+    if io.features() != Features::BEST {
+        tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
+    }
     let now = io.now();
     let (store, recovered) =
         Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;

@@ -1,13 +1,14 @@
 //! From the kernel's completions to ours.
 
-use super::{CANCEL_DATA, DOORBELL_DATA, Flight, SendSlot, SocketState, Uring};
+use super::sockets::{SendSlot, SocketState};
+use super::{CANCEL_DATA, DOORBELL_DATA, Flight, Uring};
 use crate::io::worker::Finished;
 use crate::io::{BufferId, Completion, DOORBELL, Done, Failed, File, Io, Socket, Token};
 use bytes::{Buf, Bytes, BytesMut};
 use io_uring::{cqueue, opcode, types};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::fd::FromRawFd;
 use std::sync::atomic::Ordering;
 
 impl Uring {
@@ -62,7 +63,7 @@ impl Uring {
         let result = entry.result();
         if more {
             let (token, flight) = &self.flights[slot];
-            let (token, accept) = (*token, matches!(flight, Flight::Accept));
+            let (token, accept) = (*token, matches!(flight, Flight::Accept { .. }));
             let result = if accept {
                 self.accepted(result)
             } else {
@@ -77,11 +78,22 @@ impl Uring {
         }
         let (token, flight) = self.flights.remove(slot);
         let result = match flight {
-            Flight::Accept => self.accepted(result),
-            Flight::Receive { socket } => {
-                let received = self.received(entry);
+            Flight::Accept {
+                listener,
+                multishot,
+            } => {
+                if multishot && self.lacks_multishot(listener, result) {
+                    return self.accept(token, listener);
+                }
+                self.accepted(result)
+            }
+            Flight::Receive { socket, multishot } => {
+                let again = multishot && self.lacks_multishot(socket, result);
                 self.leave(socket, true);
-                received
+                if again {
+                    return self.receive(token, socket);
+                }
+                self.received(entry)
             }
             Flight::Send(slot) => self.sent(slot, result),
             Flight::Flush if result >= 0 => Ok(Done::Flushed),
@@ -111,6 +123,17 @@ impl Uring {
         });
     }
 
+    /// A kernel before 6.0 refuses multishot operations when they are submitted: from then on each operation completes
+    /// once. An accept of a listener that was shut down ends in the same way.
+    fn lacks_multishot(&mut self, socket: Socket, result: i32) -> bool {
+        let state = self.sockets.get(socket.0 as usize);
+        let lacks = result == -libc::EINVAL && state.is_some_and(|state| !state.is_shut);
+        if lacks {
+            self.features.multishot = false;
+        }
+        lacks
+    }
+
     fn accepted(&mut self, result: i32) -> Result<Done, Failed> {
         if result < 0 {
             return Err(Failed { errno: -result });
@@ -122,12 +145,7 @@ impl Uring {
             .peer_addr()
             .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
         let _ = stream.set_nodelay(true);
-        let state = SocketState {
-            fd: stream.into_raw_fd(),
-            users: 0,
-            receive: None,
-            closing: None,
-        };
+        let state = SocketState::new(stream.into());
         Ok(Done::Accepted {
             socket: Socket(self.sockets.insert(state) as u32),
             peer,
