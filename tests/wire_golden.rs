@@ -445,6 +445,11 @@ fn check(name: &str, expected: [usize; 5]) {
 }
 
 #[test]
+fn java_frames_with_binary_headers_survive() {
+    check("java-5.3.3-binary.pcap", [47, 39, 2, 0, 16]);
+}
+
+#[test]
 fn java_frames_survive() {
     check("java-4.9.8.pcap", [333, 217, 38, 101, 77]);
 }
