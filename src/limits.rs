@@ -99,18 +99,22 @@ pub const CLIENT_ID_BYTES_MAX: usize = 1024;
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.
 pub const HOLDS_MAX: usize = 200_000;
-/// Bytes of replies queued for one connection that does not read; above it, it is not read from any more.
+/// Bytes of replies queued for one connection that does not read; above it, it is not read from any more. Less where
+/// many connections don't read: an eighth of what [`OUT_BYTES_MAX`] leaves.
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
 /// At or below it, a connection that was not read from is read from again.
 pub const CONNECTION_OUT_RESUME_BYTES: usize = 2 * MIB as usize;
 /// Above it, which only held pulls that all wake at once can reach, the connection is closed.
 pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
-/// Bytes of replies queued over all connections of one shard; above it, those that hold more than a 64th of it
-/// are closed.
+/// Bytes of replies queued over all connections of one shard; above it, those that have taken nothing for
+/// [`STUCK_US`] are closed, and those that hold more than a 64th of it.
 pub const OUT_BYTES_MAX: usize = 512 * MIB as usize;
 /// Bytes of unfinished frames over all connections of one shard; above it, the connection that adds is closed.
 pub const PARTIAL_FRAMES_BYTES_MAX: usize = 256 * MIB as usize;
-/// Seconds without a byte in either direction after which a connection is closed. Source: apache/rocketmq 120 s.
+/// See [`OUT_BYTES_MAX`]. Source: ours, a client that reads takes a send within milliseconds.
+pub const STUCK_US: u64 = 1_000_000;
+/// Default of `serverChannelMaxIdleTimeSeconds`: seconds without a byte in either direction, or with a send that the
+/// client does not take, after which a connection is closed. Source: apache/rocketmq 120 s.
 pub const CONNECTION_IDLE_SECONDS: u64 = 120;
 
 /// Receive buffers of one shard: `RECEIVE_BUFFERS` of `RECEIVE_BUFFER_BYTES` each, shared by all connections.
@@ -118,6 +122,8 @@ pub const RECEIVE_BUFFERS: u16 = 128;
 pub const RECEIVE_BUFFER_BYTES: u32 = 32 * KIB;
 /// Submission ring entries; the completion ring has four times as many.
 pub const RING_ENTRIES: u32 = 1024;
+/// Bytes of one send, except that one segment is sent whole: a slow client is seen to take something.
+pub const SEND_BYTES_MAX: usize = MIB as usize;
 /// Segments gathered into one send.
 pub const SEND_SEGMENTS_MAX: usize = 256;
 /// Writes up to this many bytes are executed inline where the file system has no non-blocking buffered write.

@@ -278,5 +278,39 @@ fn all_connections_are_served_when_receive_buffers_run_out() {
             .map(|queue| reader.read_queue("T", queue).len())
             .sum();
         assert_eq!(stored, CONNECTIONS * EACH);
+        assert!(figure(&mut reader, "receivesStarved") > 0);
+    });
+}
+
+/// Paused, and then it takes nothing of what waits for it.
+#[test]
+fn a_client_that_stays_stuck_is_closed() {
+    with_server(&[("serverChannelMaxIdleTimeSeconds", "2")], |server| {
+        let mut other = Client::connect(server.port);
+        fill(&mut other);
+        let mut deaf = Client::connect(server.port);
+        for _ in 0..300 {
+            deaf.start_pull("Big", 0, 0, 0, "*");
+        }
+        let started = Instant::now();
+        // Each question is a sign of life of the one who asks.
+        while figure(&mut other, "connectionsClosedSlow") == 0 {
+            assert!(started.elapsed() < PATIENCE, "it is not closed");
+            assert_eq!(other.pull("Big", 0, 4, 100, "*").code, 19);
+        }
+        await_figure(&mut other, "connections", |now| now == 1);
+        assert_eq!(figure(&mut other, "connectionsClosedSlow"), 1);
+    });
+}
+
+#[test]
+fn a_silent_client_is_closed() {
+    with_server(&[("serverChannelMaxIdleTimeSeconds", "1")], |server| {
+        let mut silent = Client::connect(server.port);
+        silent.send_message("T", 0, "A", b"first");
+        assert!(silent.receive().is_none(), "nothing was asked for");
+        let mut other = Client::connect(server.port);
+        assert_eq!(figure(&mut other, "connectionsClosedSlow"), 0);
+        assert_eq!(figure(&mut other, "connections"), 1);
     });
 }

@@ -166,6 +166,12 @@ const NETWORK: &[Key] = &[
         "what clients are told to connect to; default: bindAddress, or the first address of this machine",
     ),
     key(
+        "serverChannelMaxIdleTimeSeconds",
+        int(1, 86_400),
+        "120",
+        "seconds after which a client is disconnected that neither sends nor takes anything",
+    ),
+    key(
         "brokerPermission",
         int(0, 7),
         "6",

@@ -7,8 +7,7 @@ use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
-    CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES,
-    CONNECTIONS_MAX, OUT_BYTES_MAX,
+    CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, CONNECTIONS_MAX, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::codes::{RequestCode, ResponseCode};
@@ -19,8 +18,6 @@ use crate::stats::slow::Hops;
 use crate::storage::{Arrival, Fetched};
 use bytes::Bytes;
 use std::net::SocketAddr;
-
-const IDLE_US: u64 = CONNECTION_IDLE_SECONDS * 1_000_000;
 
 impl Core {
     /// The next instant at which something is due, in monotonic microseconds.
@@ -54,7 +51,7 @@ impl Core {
         self.counters.connections_accepted += 1;
         self.counters.connections_now += 1;
         self.idle_scan_us
-            .get_or_insert(self.now.monotonic_us + IDLE_US);
+            .get_or_insert(self.now.monotonic_us + self.idle_us);
         Some(self.connections.insert(socket, peer, self.now.monotonic_us))
     }
 
@@ -120,10 +117,12 @@ impl Core {
 
     /// Looks at all connections, then not again before the longest silence can have become too long.
     fn close_silent(&mut self, now_us: u64) {
+        let idle_us = self.idle_us;
+        self.close_stuck(idle_us);
         let silent: Vec<ConnectionId> = self
             .connections
             .iter()
-            .filter(|(_, c)| c.active_us + IDLE_US <= now_us)
+            .filter(|(_, c)| !c.sending && c.active_us + idle_us <= now_us)
             .map(|(id, _)| id)
             .collect();
         for id in silent {
@@ -132,10 +131,25 @@ impl Core {
         let oldest = self
             .connections
             .iter()
-            .map(|(_, c)| c.active_us)
-            .filter(|us| us + IDLE_US > now_us)
+            .map(|(_, c)| c.silent_since_us())
+            .filter(|us| us + idle_us > now_us)
             .min();
-        self.idle_scan_us = oldest.map(|us| us + IDLE_US);
+        self.idle_scan_us = oldest.map(|us| us + idle_us);
+    }
+
+    /// Closes the connections that have taken nothing of a send for so long.
+    fn close_stuck(&mut self, for_us: u64) {
+        let now_us = self.now.monotonic_us;
+        let is_stuck = |since_us: u64| since_us + for_us <= now_us;
+        let stuck: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| !c.closing && c.stuck_since_us().is_some_and(is_stuck))
+            .map(|(id, _)| id)
+            .collect();
+        for id in stuck {
+            self.close_slow(id);
+        }
     }
 
     pub(super) fn on_sent(&mut self, id: ConnectionId, bytes: usize, mut segments: Vec<Bytes>) {
@@ -149,10 +163,12 @@ impl Core {
             put_back_unsent(&mut connection.queue, &mut segments, bytes);
             let more = !connection.queue.is_empty() && !connection.dirty && !connection.closing;
             connection.dirty |= more;
-            if connection.paused && connection.out_bytes <= CONNECTION_OUT_RESUME_BYTES {
+            let (is_paused, waiting) = (connection.paused, connection.out_bytes);
+            self.connections.out_bytes -= bytes;
+            let enough = CONNECTION_OUT_RESUME_BYTES.min(self.connections.out_limit() / 4);
+            if is_paused && waiting <= enough {
                 self.resumed.push(id);
             }
-            self.connections.out_bytes -= bytes;
             if more {
                 self.outgoing.dirty.push(id);
             }
@@ -331,6 +347,10 @@ impl Core {
     fn close_slow_readers(&mut self) {
         self.outgoing.split(&mut self.connections);
         let total = self.connections.out_bytes;
+        if total > OUT_BYTES_MAX && self.now.monotonic_us >= self.stuck_scan_us {
+            self.stuck_scan_us = self.now.monotonic_us + STUCK_US / 10;
+            self.close_stuck(STUCK_US);
+        }
         for index in 0..self.outgoing.dirty.len() {
             let id = self.outgoing.dirty[index];
             let Some(connection) = self.connections.open_mut(id) else {
@@ -339,14 +359,21 @@ impl Core {
             let over = connection.out_bytes > CONNECTION_OUT_BYTES_MAX
                 || total > OUT_BYTES_MAX && connection.out_bytes > OUT_BYTES_MAX / 64;
             if over {
-                tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
-                    "the client does not read its replies, connection closed");
-                self.counters.slow_readers_closed += 1;
-                self.close(id, CloseReason::DoesNotRead);
+                self.close_slow(id);
             } else {
                 self.pause_if_over(id);
             }
         }
+    }
+
+    fn close_slow(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.open_mut(id) else {
+            return;
+        };
+        tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
+            "the client does not read its replies, connection closed");
+        self.counters.slow_readers_closed += 1;
+        self.close(id, CloseReason::DoesNotRead);
     }
 }
 

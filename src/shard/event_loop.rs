@@ -4,9 +4,11 @@ use super::{Phase, Shard, token_kind};
 use crate::control::mail::{FromShard, ToShard};
 use crate::ids::ConnectionId;
 use crate::io::{Completion, DOORBELL, Done, Failed, Io, Op, Socket, Token};
-use crate::limits::SEND_SEGMENTS_MAX;
+use crate::limits::{SEND_BYTES_MAX, SEND_SEGMENTS_MAX};
 use crate::stats::CloseReason;
 use crate::storage;
+use bytes::Bytes;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// Most of what a stop may take before what is left is given up.
@@ -180,7 +182,10 @@ impl<I: Io> Shard<I> {
             }
             Ok(Done::ReceiveEnded) => self.core.close(id, CloseReason::Client),
             Ok(other) => panic!("receive completed with {other:?}"),
-            Err(failed) if failed.errno == libc::ENOBUFS => self.starved.push(id),
+            Err(failed) if failed.errno == libc::ENOBUFS => {
+                self.core.counters.receives_starved += 1;
+                self.starved.push(id);
+            }
             // Stopped, for as long as the connection is paused; a closed one is not armed again.
             Err(failed) if failed.errno == libc::ECANCELED => self.arm_receive(id),
             Err(_) => self.core.close(id, CloseReason::ReceiveFailed),
@@ -267,9 +272,10 @@ impl<I: Io> Shard<I> {
                 continue;
             }
             connection.sending = true;
+            connection.sending_since_us = self.core.now.monotonic_us;
             let socket = connection.socket;
             let mut segments = self.core.outgoing.segments();
-            let count = connection.queue.len().min(SEND_SEGMENTS_MAX);
+            let count = segments_of_a_send(&connection.queue);
             segments.extend(connection.queue.drain(..count));
             self.io.submit(
                 Token::new(token_kind::SEND, id.index, id.generation),
@@ -340,5 +346,34 @@ impl<I: Io> Shard<I> {
             let shard = self.core.id;
             self.core.report(FromShard::Stopped { shard });
         }
+    }
+}
+
+/// How many segments go into the next send: one at least.
+fn segments_of_a_send(queue: &VecDeque<Bytes>) -> usize {
+    let (mut count, mut bytes) = (0, 0);
+    for segment in queue.iter().take(SEND_SEGMENTS_MAX) {
+        bytes += segment.len();
+        if count > 0 && bytes > SEND_BYTES_MAX {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_is_bounded_but_goes_on() {
+        let of = |sizes: &[usize]| {
+            let queue = sizes.iter().map(|size| Bytes::from(vec![0; *size]));
+            segments_of_a_send(&queue.collect())
+        };
+        assert_eq!(of(&[3 * SEND_BYTES_MAX, 1]), 1, "one segment is sent whole");
+        assert_eq!(of(&[SEND_BYTES_MAX - 1, 1, 1]), 2);
+        assert_eq!(of(&[1; SEND_SEGMENTS_MAX + 5]), SEND_SEGMENTS_MAX);
     }
 }

@@ -37,6 +37,8 @@ struct Plan {
     broker: BrokerConfig,
     store: StoreConfig,
     uring: UringConfig,
+    /// Silence after which a connection is closed.
+    idle_us: u64,
 }
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
@@ -92,6 +94,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             },
             ..UringConfig::new(config.commit_log(shard))
         },
+        idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
     }
 }
 
@@ -485,6 +488,8 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),
+        idle_us: plan.idle_us,
+        stuck_scan_us: 0,
         idle_scan_us: None,
         has_delivered: false,
         next_opaque: 0,

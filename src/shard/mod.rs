@@ -101,6 +101,10 @@ pub struct Core {
     /// Mail that the control thread had no room for; sent first at the next turn.
     pub(crate) unsent: VecDeque<FromShard>,
     pub(crate) report: Report,
+    /// Silence after which a connection is closed.
+    pub(crate) idle_us: u64,
+    /// When to look for stuck connections again, if too much waits for all.
+    pub(crate) stuck_scan_us: u64,
     /// When to look for silent connections next, in monotonic microseconds.
     pub(crate) idle_scan_us: Option<u64>,
     /// Something became visible in this turn, and with it replies.

@@ -3,7 +3,7 @@
 use super::Core;
 use super::connection::Connection;
 use crate::ids::ConnectionId;
-use crate::limits::{CONNECTION_OUT_PAUSE_BYTES, PARTIAL_FRAMES_BYTES_MAX};
+use crate::limits::PARTIAL_FRAMES_BYTES_MAX;
 use crate::protocol::frame::{self, Split};
 use crate::stats::CloseReason;
 use bytes::BytesMut;
@@ -64,13 +64,14 @@ impl Core {
     /// True if the connection has more to send than it reads. Its requests wait then, since each of them may add as
     /// much as a whole reply.
     pub(super) fn pause_if_over(&mut self, id: ConnectionId) -> bool {
+        let limit = self.connections.out_limit();
         let Some(connection) = self.connections.open_mut(id) else {
             return false;
         };
         if connection.paused {
             return true;
         }
-        if connection.out_bytes <= CONNECTION_OUT_PAUSE_BYTES {
+        if connection.out_bytes <= limit {
             return false;
         }
         connection.paused = true;
