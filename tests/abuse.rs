@@ -220,6 +220,35 @@ fn idle_connections_cost_little() {
     });
 }
 
+/// New clients wait until there is a file for them; the broker doesn't spin, and the others are served.
+#[test]
+fn clients_beyond_the_open_files_wait() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    const FILES: u64 = 150;
+    // An accept goes by the limit of when it was submitted, so that this needs one for each client.
+    with_server(&[("ringFeatures", "plain")], |server| {
+        let mut other = Client::connect(server.port);
+        assert_eq!(other.send_message("T", 0, "A", b"first").code, 0);
+        let few = Rlimit {
+            current: Some(FILES),
+            maximum: Some(FILES),
+        };
+        let pid = Pid::from_raw(server.pid() as i32);
+        prlimit(pid, Resource::Nofile, few).expect("a limit may be lowered");
+        let many: Vec<TcpStream> = (0..2 * FILES)
+            .map(|_| TcpStream::connect(("127.0.0.1", server.port)).expect("waits in the backlog"))
+            .collect();
+        await_figure(&mut other, "connectionsRefused", |times| times > 0);
+        let turns = figure(&mut other, "turns");
+        assert_eq!(other.pull("T", 0, 1, 1500, "*").code, 19);
+        let turns = figure(&mut other, "turns") - turns;
+        assert!(turns < 30, "{turns} turns in 1.5 s");
+        drop(many);
+        let mut new = Client::connect(server.port);
+        assert_eq!(new.send_message("T", 0, "A", b"served").code, 0);
+    });
+}
+
 #[test]
 fn holds_of_a_client_that_vanishes_are_dropped() {
     with_server(&[], |server| {

@@ -7,7 +7,7 @@ use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
-    CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, CONNECTIONS_MAX, OUT_BYTES_MAX, STUCK_US,
+    CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::codes::{RequestCode, ResponseCode};
@@ -44,7 +44,7 @@ impl Core {
     }
 
     pub(super) fn admit(&mut self, socket: Socket, peer: SocketAddr) -> Option<ConnectionId> {
-        if self.phase != Phase::Serving || self.connections.len() >= CONNECTIONS_MAX {
+        if self.phase != Phase::Serving || self.connections.len() >= self.connections_max {
             self.counters.connections_refused += 1;
             return None;
         }

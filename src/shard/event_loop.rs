@@ -14,6 +14,9 @@ use std::net::SocketAddr;
 /// Most of what a stop may take before what is left is given up.
 const STOP_US: u64 = 4_500_000;
 
+/// After an accept that failed.
+const ACCEPT_PAUSE_US: u64 = 500_000;
+
 impl<I: Io> Shard<I> {
     /// Turns until the shard has stopped. **Errors**: the ring is broken; nothing can go on.
     pub fn run(&mut self) -> std::io::Result<()> {
@@ -33,7 +36,8 @@ impl<I: Io> Shard<I> {
 
     /// One turn. Everything in it sees the same instant.
     pub fn turn(&mut self) -> std::io::Result<()> {
-        let deadline = self.core.next_deadline();
+        let deadlines = [self.core.next_deadline(), self.accept_again_us];
+        let deadline = deadlines.into_iter().flatten().min();
         self.io.wait(deadline, &mut self.completions)?;
         self.core.now = self.io.now();
         self.core.store.observe(self.core.now.monotonic_us);
@@ -125,8 +129,10 @@ impl<I: Io> Shard<I> {
             Ok(other) => panic!("accept completed with {other:?}"),
             Err(failed) => {
                 if self.listening {
-                    tracing::warn!(shard = %self.core.id, error = %failed.error(), "accept ended");
                     self.core.counters.connections_refused += 1;
+                    // Out of files or memory, most likely. The client waits, and trying at once would fail at once.
+                    tracing::warn!(shard = %self.core.id, error = %failed.error(), "no connection can be accepted");
+                    self.accept_again_us = Some(self.core.now.monotonic_us + ACCEPT_PAUSE_US);
                 }
             }
         }
@@ -143,8 +149,13 @@ impl<I: Io> Shard<I> {
     }
 
     fn arm_accept(&mut self) {
+        let now_us = self.core.now.monotonic_us;
+        if self.accept_again_us.is_some_and(|at| at > now_us) {
+            return;
+        }
         if self.listening && !self.accept_armed {
             self.accept_armed = true;
+            self.accept_again_us = None;
             self.io.submit(
                 Token::new(token_kind::ACCEPT, 0, 0),
                 Op::Accept {
@@ -317,6 +328,7 @@ impl<I: Io> Shard<I> {
             deadline_us: self.core.now.monotonic_us + STOP_US,
         };
         self.listening = false;
+        self.accept_again_us = None;
         self.io.close_listener(self.listener);
         self.core.answer_holds();
         self.core.store.begin_stop(self.core.now, &mut self.io);

@@ -17,7 +17,9 @@ use crate::control::{
 use crate::ids::ShardId;
 use crate::io::uring::{Features, Uring, UringConfig};
 use crate::io::{FileSystem, Io, WriteMode};
-use crate::limits::{FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS};
+use crate::limits::{
+    CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS,
+};
 use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
@@ -39,6 +41,7 @@ struct Plan {
     uring: UringConfig,
     /// Silence after which a connection is closed.
     idle_us: u64,
+    connections_max: usize,
 }
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
@@ -95,6 +98,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             ..UringConfig::new(config.commit_log(shard))
         },
         idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
+        connections_max: CONNECTIONS_MAX,
     }
 }
 
@@ -110,7 +114,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .for_each(|warning| tracing::warn!("{warning}"));
     let signals =
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
-    raise_file_limit(config.shards)?;
+    let connections_max = raise_file_limit(config.shards)?;
     let name_server = if config.embedded_namesrv {
         Some(open_name_server(config)?)
     } else {
@@ -119,7 +123,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let watched = watched_shards(config);
     start_metrics(config, &watched)?;
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let (shards, threads) = start_shards(config, &report, &watched)?;
+    let (shards, threads) = start_shards(config, connections_max, &report, &watched)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -150,6 +154,7 @@ type Started = (Vec<(ShardIdentity, ToShardSender)>, Vec<JoinHandle<()>>);
 /// their stores again. **Errors**: the first reason.
 fn start_shards(
     config: &Config,
+    connections_max: usize,
     report: &mpsc::Sender<FromShard>,
     watched: &WatchedShards,
 ) -> Result<Started, String> {
@@ -165,7 +170,10 @@ fn start_shards(
             );
         }
         let core = core.map(|id| core_affinity::CoreId { id });
-        let plan = plan(config, shard, core);
+        let plan = Plan {
+            connections_max,
+            ..plan(config, shard, core)
+        };
         let identity = identity(&plan);
         let (started, start) = channel();
         let report = report.clone();
@@ -279,8 +287,8 @@ fn announce(config: &Config) {
     );
 }
 
-/// **Errors**: fewer files than the shards need before the first client comes.
-fn raise_file_limit(shards: u16) -> Result<(), String> {
+/// How many clients a shard may have. **Errors**: fewer files than the shards need before the first client comes.
+fn raise_file_limit(shards: u16) -> Result<usize, String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -295,15 +303,25 @@ fn raise_file_limit(shards: u16) -> Result<(), String> {
         Some(files) if files < needed => Err(format!(
             "the limit of open files is {files}, {shards} shards need {needed} and one more for each client: raise it (ulimit -n)"
         )),
-        Some(files) if files < FILES_ENOUGH => {
-            tracing::warn!(
-                limit = files,
-                "few open files are allowed; clients beyond that are refused (ulimit -n)"
-            );
-            Ok(())
+        Some(files) => {
+            let connections = connections_of_shard(files - needed, shards);
+            if files < FILES_ENOUGH {
+                tracing::warn!(
+                    limit = files,
+                    connections,
+                    "few open files are allowed; further clients of a shard are refused (ulimit -n)"
+                );
+            }
+            Ok(connections)
         }
-        _ => Ok(()),
+        None => Ok(CONNECTIONS_MAX),
     }
+}
+
+/// Clients that a shard accepts, so that there are files left for the stores. A quarter is the name server's.
+fn connections_of_shard(files: u64, shards: u16) -> usize {
+    let share = files / 4 * 3 / u64::from(shards);
+    (share as usize).clamp(1, CONNECTIONS_MAX)
 }
 
 /// The whole life of a shard's thread.
@@ -387,6 +405,7 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
         listener,
         listening: true,
         accept_armed: false,
+        accept_again_us: None,
         mailbox,
         completions: Vec::new(),
         arrivals: Vec::new(),
@@ -488,10 +507,23 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),
+        connections_max: plan.connections_max,
         idle_us: plan.idle_us,
         stuck_scan_us: 0,
         idle_scan_us: None,
         has_delivered: false,
         next_opaque: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_the_stores() {
+        assert_eq!(connections_of_shard(0, 2), 1);
+        assert_eq!(connections_of_shard(904, 2), 339);
+        assert_eq!(connections_of_shard(1 << 20, 2), CONNECTIONS_MAX);
     }
 }

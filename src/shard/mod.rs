@@ -101,6 +101,8 @@ pub struct Core {
     /// Mail that the control thread had no room for; sent first at the next turn.
     pub(crate) unsent: VecDeque<FromShard>,
     pub(crate) report: Report,
+    /// Further clients are refused.
+    pub(crate) connections_max: usize,
     /// Silence after which a connection is closed.
     pub(crate) idle_us: u64,
     /// When to look for stuck connections again, if too much waits for all.
@@ -120,6 +122,8 @@ pub struct Shard<I: Io> {
     pub(crate) listener: Socket,
     pub(crate) listening: bool,
     pub(crate) accept_armed: bool,
+    /// When to accept again, in monotonic microseconds, after the system had no room for a connection.
+    pub(crate) accept_again_us: Option<u64>,
     pub(crate) mailbox: Mailbox<ToShard>,
     pub(crate) completions: Vec<Completion>,
     pub(crate) arrivals: Vec<Arrival>,
