@@ -24,6 +24,9 @@ use std::rc::Rc;
 /// Parts of an octave in the histograms of a shard: 16.
 pub const SHARD_BITS: u32 = 4;
 
+/// Room for so many answers of a turn is kept for the next one.
+const TURN_ROWS_KEPT: usize = 16_384;
+
 /// How a number behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Behaviour {
@@ -304,6 +307,9 @@ impl Counters {
             deliveries.record_latency(delivery.series, micros);
             slow.offer(&delivery, hops, sends(delivery.connection));
         }
+        // A turn that woke all holds at once doesn't keep the memory for it.
+        turn.answered.shrink_to(TURN_ROWS_KEPT);
+        turn.delivered.shrink_to(TURN_ROWS_KEPT);
     }
 }
 

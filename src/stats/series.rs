@@ -290,17 +290,17 @@ impl Deliveries {
 
     #[cold]
     fn add(&mut self, group: &Rc<str>, topic: &Rc<str>, now_us: u64) -> u16 {
-        let series = DeliverySeries::new(Rc::clone(group), Rc::clone(topic), now_us);
-        let key = series.key();
+        let new = || DeliverySeries::new(Rc::clone(group), Rc::clone(topic), now_us);
         let place = if self.series.len() <= DELIVERY_SERIES_MAX {
-            self.series.push(series);
+            self.series.push(new());
             self.series.len() - 1
         } else {
             let active = self.series.iter().map(|series| series.active_us);
+            // Not remembered, and nothing made for it: an idle series may give way later.
             let Some(place) = self.eviction.choose(active, now_us) else {
                 return 0;
             };
-            let old = std::mem::replace(&mut self.series[place], series);
+            let old = std::mem::replace(&mut self.series[place], new());
             self.places.remove(&old.key());
             let others = &mut self.series[0];
             others.messages += old.messages;
@@ -308,7 +308,8 @@ impl Deliveries {
             others.latency.add(&old.latency);
             place
         };
-        self.places.insert(key, place as u16);
+        self.places
+            .insert((address(group), address(topic)), place as u16);
         place as u16
     }
 
