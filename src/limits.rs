@@ -161,6 +161,36 @@ pub const NAMESRV_CONNECTIONS_MAX: usize = 10_000;
 /// that adds is closed.
 pub const NAMESRV_BUFFERED_BYTES_MAX: usize = 256 * MIB as usize;
 
+/// Topics of one shard with series of their own in the metrics; further ones share one until one of these is idle.
+/// Source: arithmetic, 400 bytes each.
+pub const TOPIC_SERIES_MAX: usize = 1000;
+/// Pairs of group and topic of one shard with series of their own; as above. Source: arithmetic, 800 bytes each, and 8
+/// for each of their queues.
+pub const DELIVERY_SERIES_MAX: usize = 1000;
+/// Pairs of which the metrics show the whole histogram of delivery times, those with the most messages. Source: ours,
+/// 16 lines each.
+pub const DELIVERY_HISTOGRAMS_MAX: usize = 100;
+/// Idle time after which a series gives its place to another.
+pub const SERIES_IDLE_SECONDS: u64 = 900;
+/// Kinds of requests of one shard with series of their own: request code, answer, held or not.
+pub const RPC_SERIES_MAX: usize = 128;
+/// Slowest deliveries that a shard remembers.
+pub const SLOW_DELIVERIES_MAX: usize = 32;
+/// They are those of one to two spans of this length.
+pub const SLOW_WINDOW_SECONDS: u64 = 300;
+/// Pairs of group and topic whose lag one answer to the metrics has, and queues that are looked at for it: further
+/// ones are left out and counted. Source: measured, less than a millisecond of a shard.
+pub const LAG_PAIRS_MAX: usize = 1000;
+pub const LAG_QUEUES_MAX: usize = 8192;
+/// Holds that a shard looks at in one turn for somebody who asks; the rest follows in later ones.
+pub const HOLDS_EXAMINED_MAX: usize = 512;
+/// Holds in one answer; `total` tells how many there are.
+pub const HOLDS_LISTED_MAX: usize = 10_000;
+/// Connections to the metrics' port; further ones wait in the backlog.
+pub const HTTP_CONNECTIONS_MAX: usize = 16;
+/// Seconds in which a request to the metrics' port has to be there, and its answer to be read.
+pub const HTTP_TIMEOUT_SECONDS: u64 = 10;
+
 const _: () = assert!(
     STORED_MESSAGE_BYTES_MAX < FRAME_BYTES_MAX,
     "a pull reply holds at least one message"
@@ -176,7 +206,7 @@ const _: () = assert!(
 
 /// Open files that the process needs besides those of its shards and clients. With less the start is refused.
 /// Source: counted, with room.
-pub const FILES_OF_PROCESS: u64 = 40;
+pub const FILES_OF_PROCESS: u64 = 64;
 /// Open files that a shard needs besides its clients: ring, doorbell, segments, queue files while they are written.
 pub const FILES_OF_SHARD: u64 = 40;
 /// Open files below which the start log warns. Source: the hard limit of most distributions.

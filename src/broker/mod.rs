@@ -13,6 +13,7 @@ pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
+pub mod report;
 pub mod send;
 pub mod topics;
 pub mod unique_key;

@@ -179,6 +179,24 @@ const NETWORK: &[Key] = &[
     ),
 ];
 
+const METRICS: &[Key] = &[
+    aliased(
+        "metricsPromExporterPort",
+        key(
+            "metricsPort",
+            int(0, 65_535),
+            "5557",
+            "port of metrics, health and holds, on bindAddress; 0: off",
+        ),
+    ),
+    key(
+        "metricsExporterType",
+        Kind::OneOf(&["PROM", "DISABLE", "OTLP_GRPC", "LOG"]),
+        "PROM",
+        "PROM: Prometheus fetches them; DISABLE: off; the others are not there and mean PROM",
+    ),
+];
+
 const NAME_SERVER: &[Key] = &[
     key(
         "namesrvAddr",
@@ -433,13 +451,6 @@ const LATER: &[Key] = &[
         "false",
         "refuse half messages; this version refuses them in any case",
     ),
-    later("metricsExporterType", Kind::Text, "DISABLE", "metrics"),
-    later(
-        "metricsPromExporterPort",
-        int(1, 65_535),
-        "5557",
-        "port of the metrics",
-    ),
     later("enableLmq", Kind::Bool, "false", "light queues"),
     later("inSyncReplicas", int(1, 16), "1", "replicas"),
     later("slaveReadEnable", Kind::Bool, "false", "read from replicas"),
@@ -527,6 +538,7 @@ pub const AREAS: &[(&str, &[Key])] = &[
     ("Names and shards", NAMES),
     ("Network", NETWORK),
     ("Name server", NAME_SERVER),
+    ("Metrics", METRICS),
     ("Store", STORE),
     ("Topics and messages", TOPICS),
     ("Consumers", CONSUMERS),

@@ -106,6 +106,12 @@ impl Connections {
             .filter(|c| c.generation == id.generation)
     }
 
+    pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.slots
+            .get(id.index as usize)
+            .filter(|c| c.generation == id.generation)
+    }
+
     /// As [`Connections::get_mut`], and not being closed.
     pub fn open_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.get_mut(id).filter(|c| !c.closing)

@@ -10,9 +10,11 @@ use crate::limits::{
     CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
-use crate::protocol::codes::RequestCode;
+use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
+use crate::stats::CloseReason;
+use crate::stats::slow::Hops;
 use crate::storage::{Arrival, Fetched};
 use bytes::Bytes;
 use std::net::SocketAddr;
@@ -67,12 +69,16 @@ impl Core {
     /// Messages became visible: acknowledges their sends, wakes the holds of their queues.
     pub(super) fn deliver(&mut self, arrivals: &mut Vec<Arrival>) {
         self.store.take_arrivals(arrivals);
+        let has_arrived = !arrivals.is_empty();
         for arrival in arrivals.drain(..) {
             self.broker
                 .on_arrival(arrival, context!(self, &Fetched::default(), true));
         }
         let (written, visible) = (self.store.written(), self.store.visible());
+        self.has_delivered |= has_arrived;
         while let Some(pending) = self.acks.pop(written, visible) {
+            self.has_delivered = true;
+            self.count_answer(pending.asked, ResponseCode::SUCCESS);
             let (id, opaque, encoding, response) = pending.accepted();
             self.reply(id, opaque, encoding, response);
         }
@@ -85,6 +91,7 @@ impl Core {
         let reason = self.store.failure().unwrap_or_default().to_owned();
         while let Some(pending) = self.acks.pop_any() {
             self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::SERVICE_NOT_AVAILABLE);
             let (id, opaque, encoding, response) = pending.failed(&reason);
             self.reply(id, opaque, encoding, response);
         }
@@ -98,6 +105,8 @@ impl Core {
                 .expire(context!(self, &Fetched::default(), true));
         }
         while let Some(pending) = self.acks.pop_late(now_us) {
+            self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::FLUSH_DISK_TIMEOUT);
             let (id, opaque, encoding, response) = pending.late();
             self.reply(id, opaque, encoding, response);
         }
@@ -117,7 +126,7 @@ impl Core {
             .map(|(id, _)| id)
             .collect();
         for id in silent {
-            self.close(id, "silent for too long");
+            self.close(id, CloseReason::Silent);
         }
         let oldest = self
             .connections
@@ -146,6 +155,7 @@ impl Core {
     pub(super) fn on_sent(&mut self, id: ConnectionId, bytes: usize, mut segments: Vec<Bytes>) {
         self.counters.bytes_sent += bytes as u64;
         let now_us = self.now.monotonic_us;
+        self.counters.tables.slow.on_sent(id, now_us);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.sending = false;
             connection.active_us = now_us;
@@ -166,6 +176,30 @@ impl Core {
         self.outgoing.recycle(segments);
     }
 
+    /// The replies of this turn were handed over, all at this instant (monotonic microseconds).
+    pub(super) fn end_turn(&mut self, end_us: u64) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: end_us,
+        };
+        let times = &mut self.counters.tables.times;
+        if std::mem::take(&mut self.has_delivered) {
+            let micros = end_us.saturating_sub(visible_us);
+            times.visible_to_reply.record(micros);
+        }
+        times
+            .turn
+            .record(end_us.saturating_sub(self.now.monotonic_us));
+        let connections = &mut self.connections;
+        self.counters.replies_queued(hops, |id| {
+            let connection = connections.open_mut(id);
+            // What doesn't leave with the send in flight leaves with the one after it.
+            connection.map_or(0, |c| 1 + u8::from(!c.queue.is_empty()))
+        });
+    }
+
     pub(super) fn outgoing_is_empty(&self) -> bool {
         self.connections
             .iter()
@@ -173,7 +207,7 @@ impl Core {
     }
 
     /// Closes the connection at the end of this turn.
-    pub(super) fn close(&mut self, id: ConnectionId, reason: &'static str) {
+    pub(super) fn close(&mut self, id: ConnectionId, reason: CloseReason) {
         if self.connections.open_mut(id).is_some() {
             self.closing.push((id, reason));
         }
@@ -182,17 +216,19 @@ impl Core {
     pub(super) fn close_all(&mut self) {
         let ids: Vec<ConnectionId> = self.connections.ids().collect();
         for id in ids {
-            self.close(id, "the broker stops");
+            self.close(id, CloseReason::Stop);
         }
     }
 
     /// Marks the connection and drops all that was held for it; its socket is to be closed.
-    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: &'static str) -> Option<Socket> {
+    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Socket> {
         let connection = self.connections.open_mut(id)?;
         connection.closing = true;
         connection.queue.clear();
         let (socket, peer) = (connection.socket, connection.peer);
-        tracing::debug!(shard = %self.id, %peer, reason, "connection closed");
+        tracing::debug!(shard = %self.id, %peer, %reason, "connection closed");
+        self.counters.count_close(reason);
+        self.counters.tables.slow.on_closed(id);
         self.broker
             .on_closed(id, context!(self, &Fetched::default(), true));
         Some(socket)
@@ -213,9 +249,10 @@ impl Core {
         while self
             .registrations
             .front()
-            .is_some_and(|(wanted, _)| *wanted <= sequence)
+            .is_some_and(|(wanted, ..)| *wanted <= sequence)
         {
-            if let Some((_, addressed)) = self.registrations.pop_front() {
+            if let Some((_, addressed, asked)) = self.registrations.pop_front() {
+                self.count_answer(asked, addressed.response.code);
                 self.reply(
                     addressed.connection,
                     addressed.opaque,
@@ -336,7 +373,7 @@ impl Core {
         tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
             "the client does not read its replies, connection closed");
         self.counters.slow_readers_closed += 1;
-        self.close(id, "does not read its replies");
+        self.close(id, CloseReason::DoesNotRead);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::control::mail::{FromShard, ToShard};
 use crate::ids::ConnectionId;
 use crate::io::{Completion, DOORBELL, Done, Failed, Io, Op, Socket, Token};
 use crate::limits::{SEND_BYTES_MAX, SEND_SEGMENTS_MAX};
+use crate::stats::CloseReason;
 use crate::storage;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -39,7 +40,10 @@ impl<I: Io> Shard<I> {
         let deadline = deadlines.into_iter().flatten().min();
         self.io.wait(deadline, &mut self.completions)?;
         self.core.now = self.io.now();
+        self.core.store.observe(self.core.now.monotonic_us);
         self.core.counters.turns += 1;
+        let is_due = deadline.is_some_and(|at| at <= self.core.now.monotonic_us);
+        self.core.counters.turns_spurious += u64::from(!is_due && self.completions.is_empty());
         let (now, counters) = (self.core.now, &self.core.counters);
         self.core.broker.rates.sample(now, counters);
         self.run_completions();
@@ -54,6 +58,7 @@ impl<I: Io> Shard<I> {
         self.send_dirty();
         self.return_buffers();
         self.advance_stop();
+        self.core.end_turn(self.io.measured_us());
         Ok(())
     }
 
@@ -61,6 +66,9 @@ impl<I: Io> Shard<I> {
     fn store_turn(&mut self) {
         self.core.store.seal(self.core.now, &mut self.io);
         self.io.ready(&mut self.completions);
+        if !self.completions.is_empty() {
+            self.core.store.observe(self.io.measured_us());
+        }
         self.run_completions();
         self.core.deliver(&mut self.arrivals);
     }
@@ -183,7 +191,7 @@ impl<I: Io> Shard<I> {
                     self.arm_receive(id);
                 }
             }
-            Ok(Done::ReceiveEnded) => self.core.close(id, "closed by the client"),
+            Ok(Done::ReceiveEnded) => self.core.close(id, CloseReason::Client),
             Ok(other) => panic!("receive completed with {other:?}"),
             Err(failed) if failed.errno == libc::ENOBUFS => {
                 self.core.counters.receives_starved += 1;
@@ -191,7 +199,7 @@ impl<I: Io> Shard<I> {
             }
             // Stopped, for as long as the connection is paused; a closed one is not armed again.
             Err(failed) if failed.errno == libc::ECANCELED => self.arm_receive(id),
-            Err(_) => self.core.close(id, "receive failed"),
+            Err(_) => self.core.close(id, CloseReason::ReceiveFailed),
         }
     }
 
@@ -203,7 +211,7 @@ impl<I: Io> Shard<I> {
                 if let Some(connection) = self.core.connections.get_mut(id) {
                     connection.sending = false;
                 }
-                self.core.close(id, "send failed");
+                self.core.close(id, CloseReason::SendFailed);
             }
         }
     }
@@ -221,6 +229,7 @@ impl<I: Io> Shard<I> {
                 ToShard::CreateTopic(topic) => self.core.adopt_topic(topic),
                 ToShard::Registered { sequence } => self.core.on_registered(sequence),
                 ToShard::Stop => self.begin_stop(),
+                ToShard::Ask(ask) => self.core.answer(ask),
             }
         }
     }

@@ -9,6 +9,7 @@ use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
+use crate::control::http::{self, WatchedShards};
 use crate::control::mail::{FromShard, ToShard};
 use crate::control::{
     ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
@@ -119,8 +120,10 @@ pub fn run(config: &Config) -> Result<(), String> {
     } else {
         None
     };
+    let watched = watched_shards(config);
+    start_metrics(config, &watched)?;
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let (shards, threads) = start_shards(config, connections_max, &report)?;
+    let (shards, threads) = start_shards(config, connections_max, &report, &watched)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -153,6 +156,7 @@ fn start_shards(
     config: &Config,
     connections_max: usize,
     report: &mpsc::Sender<FromShard>,
+    watched: &WatchedShards,
 ) -> Result<Started, String> {
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
     let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
@@ -186,6 +190,8 @@ fn start_shards(
         let ended = || format!("shard {shard} ended while it started");
         match start.recv().unwrap_or_else(|_| Err(ended())) {
             Ok(sender) => {
+                let watching = sender.clone();
+                watched.started(&identity, Box::new(move |mail| watching.try_send(mail)));
                 let send = move |mail| sender.try_send(mail);
                 shards.push((identity, Box::new(send) as ToShardSender));
             }
@@ -204,6 +210,31 @@ fn start_shards(
         let _ = thread.join();
     }
     Err(reason)
+}
+
+fn watched_shards(config: &Config) -> WatchedShards {
+    let plans = (0..config.shards).map(|shard| plan(config, shard, None));
+    WatchedShards::new(plans.map(|plan| (identity(&plan), plan.store.root)))
+}
+
+/// Serves metrics from here on, so that a start can be watched. **Errors**: the port that the configuration names is
+/// taken; the usual one may be, by another process of this kind.
+fn start_metrics(config: &Config, watched: &WatchedShards) -> Result<(), String> {
+    let Some(address) = config.metrics else {
+        return Ok(());
+    };
+    match http::open(address) {
+        Ok(listener) => {
+            http::start(listener, watched.clone())?;
+            tracing::info!(%address, "metrics, health and holds are served");
+            Ok(())
+        }
+        Err(reason) if config.metrics_are_wanted => Err(reason),
+        Err(reason) => {
+            tracing::warn!("there are no metrics: {reason}");
+            Ok(())
+        }
+    }
 }
 
 fn identity(plan: &Plan) -> ShardIdentity {
@@ -480,6 +511,7 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         idle_us: plan.idle_us,
         stuck_scan_us: 0,
         idle_scan_us: None,
+        has_delivered: false,
         next_opaque: 0,
     }
 }
