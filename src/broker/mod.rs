@@ -5,10 +5,12 @@
 
 pub mod admin;
 pub mod clients;
+pub mod delay;
 pub mod filter;
 pub mod groups;
 pub mod handler;
 pub mod holds;
+pub mod internal;
 pub mod offsets;
 pub mod pull;
 pub mod query;
@@ -24,6 +26,7 @@ use crate::clock::Now;
 use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::command::Encoding;
+use crate::protocol::delay::DelayLevels;
 use crate::protocol::response::{Response, SendResponseHeader};
 use crate::stats::Counters;
 use crate::storage::{Arrival, Fetched, Missing, Store};
@@ -59,6 +62,7 @@ pub struct BrokerConfig {
     pub young_queues_start_at_zero: bool,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
+    pub delay_levels: DelayLevels,
 }
 
 /// Who asks.
@@ -120,6 +124,8 @@ pub struct Effects {
     pub replies: Vec<Addressed>,
     /// Held pulls that woke and need bytes from disk: run [`pull::resume`] with them.
     pub reads: Vec<(pull::PullRequest, SmallVec<[Missing; 4]>)>,
+    /// Tasks of the broker that need bytes from disk: run them again with those ([`internal::run`]).
+    pub task_reads: Vec<(internal::Task, SmallVec<[Missing; 4]>)>,
     /// One-way requests to clients (40).
     pub notifications: Vec<Notification>,
     /// Topics were created by a first send: the other shards create them too.
@@ -143,6 +149,7 @@ pub struct ConfigFiles<'a> {
     pub topics: Option<&'a [u8]>,
     pub groups: Option<&'a [u8]>,
     pub offsets: Option<&'a [u8]>,
+    pub delays: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -153,6 +160,7 @@ pub struct Broker {
     pub offsets: offsets::ConsumerOffsets,
     pub clients: clients::Clients,
     pub holds: holds::Holds,
+    pub delays: delay::Delays,
     pub rates: rates::Rates,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
@@ -169,6 +177,7 @@ impl Broker {
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
+            delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
             rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -178,6 +187,7 @@ impl Broker {
 
     /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
+        delay::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
     }
 
@@ -186,6 +196,7 @@ impl Broker {
         holds::expire(self, cx);
         clients::expire(self, cx);
         offsets::persist_if_due(self, cx);
+        delay::expire(self, cx);
     }
 
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
@@ -208,6 +219,7 @@ impl Broker {
             self.holds.next_deadline(),
             self.clients.next_deadline(),
             self.offsets.next_deadline(),
+            self.delays.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -218,5 +230,6 @@ impl Broker {
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
         offsets::persist_now(self, cx);
+        delay::begin_stop(self, cx);
     }
 }

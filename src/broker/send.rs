@@ -1,12 +1,13 @@
 //! 10, 310, 320: sends.
 //!
 //! A send is checked in Apache's order (`semantics.md` section 3), then appended to the open batch; it is answered
-//! when its bytes count. What this version can't deliver as asked (delayed messages, half messages) is refused, never
-//! stored as something else.
+//! when its bytes count. Delayed ones are parked in a topic of the broker first ([`super::delay`]). What this version
+//! can't deliver as asked (half messages) is refused, never stored as something else.
 //!
 //! Source: apache/rocketmq 5.3.x `broker/.../processor/SendMessageProcessor.java`,
 //! `AbstractSendMessageProcessor.java` `msgCheck`, `broker/.../util/HookUtils.java`.
 
+use super::delay::{self, When};
 use super::topics::{PERM_WRITE, Refusal};
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
@@ -266,10 +267,11 @@ fn send_one(
     check_inner_batch(target.sys_flag, &client)?;
     let target = match &dead_letter {
         Some(name) => dead_letter_target(broker, name, target, cx)?,
-        None => {
-            client.check_delay(cx.now.wall_ms)?;
-            target
-        }
+        None => target,
+    };
+    let when = match &dead_letter {
+        Some(_) => When::Now,
+        None => client.when(broker, cx.now.wall_ms)?,
     };
     let unique_key = client.unique_key_or(|| {
         let address = broker.config.address;
@@ -282,17 +284,28 @@ fn send_one(
         &broker.config,
         &mut scratch.properties,
     );
+    let topic = dead_letter.as_deref().unwrap_or(sent.header.topic);
+    let parked = delay::park(
+        when,
+        topic,
+        target.queue_id,
+        &mut scratch.properties,
+        broker,
+        cx,
+    );
     stored::check_bytes(&scratch.properties)?;
     let message = NewMessage {
         properties: &scratch.properties,
+        topic,
+        tags_code: hash::tags_code(client.tag),
         ..message(broker, sent, &target, sent.body)
     };
-    let message = NewMessage {
-        topic: dead_letter.as_deref().unwrap_or(sent.header.topic),
-        tags_code: hash::tags_code(client.tag),
-        ..message
+    let appended = match parked {
+        None => cx.store.append(target.queue, &message, cx.now),
+        Some(parked) => cx
+            .store
+            .append(parked.queue, &parked.message(message), cx.now),
     };
-    let appended = cx.store.append(target.queue, &message, cx.now);
     let appended = appended.map_err(append_refusal)?;
     cx.counters.messages_in += 1;
     cx.counters.message_bytes_in += sent.body.len() as u64;
@@ -380,7 +393,7 @@ fn check_inner_batch(flags: i32, client: &ClientProperties<'_>) -> Result<(), Re
 }
 
 /// Code 13, with what is wrong.
-fn illegal(reason: String) -> Refusal {
+pub(super) fn illegal(reason: String) -> Refusal {
     let remark = format!("the message is illegal: {reason}");
     (ResponseCode::MESSAGE_ILLEGAL, remark)
 }

@@ -1,6 +1,7 @@
 //! Requests that wait for bytes from disk; each is run again when they are there.
 
 use crate::broker::Peer;
+use crate::broker::internal::Task;
 use crate::broker::pull::PullRequest;
 use crate::limits::{COLD_REQUESTS_MAX, COLD_STEPS_MAX};
 use bytes::Bytes;
@@ -13,6 +14,8 @@ pub enum Cold {
     Frame { peer: Peer, frame: Bytes },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
+    /// What the broker does by itself.
+    Task(Task),
 }
 
 #[derive(Debug)]
