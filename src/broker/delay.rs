@@ -17,7 +17,7 @@ use crate::storage::Arrival;
 mod file;
 mod levels;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use file::FILE;
 pub(super) use levels::{level_failed, run_level};

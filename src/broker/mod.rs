@@ -11,10 +11,12 @@ pub mod groups;
 pub mod handler;
 pub mod holds;
 pub mod internal;
+pub mod locks;
 pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
+pub mod retry;
 pub mod send;
 pub mod topics;
 pub mod unique_key;
@@ -27,7 +29,7 @@ use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::command::Encoding;
 use crate::protocol::delay::DelayLevels;
-use crate::protocol::response::{Response, SendResponseHeader};
+use crate::protocol::response::{Response, ResponseHeader};
 use crate::stats::Counters;
 use crate::storage::{Arrival, Fetched, Missing, Store};
 use bytes::Bytes;
@@ -105,7 +107,7 @@ pub struct Acknowledgement {
     pub end: PhysicalOffset,
     /// WAIT property: false is answered when written, also in SYNC_FLUSH.
     pub wait_flush: bool,
-    pub header: SendResponseHeader,
+    pub header: ResponseHeader,
 }
 
 /// An answer that is not to the request at hand.
@@ -161,6 +163,7 @@ pub struct Broker {
     pub clients: clients::Clients,
     pub holds: holds::Holds,
     pub delays: delay::Delays,
+    pub locks: locks::Locks,
     pub rates: rates::Rates,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
@@ -177,6 +180,7 @@ impl Broker {
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
+            locks: locks::Locks::default(),
             delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
             rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
@@ -203,6 +207,7 @@ impl Broker {
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
         clients::on_closed(self, connection);
+        self.locks.release_connection(connection);
     }
 
     /// What all requests of a turn caused together, once: changed configuration files, notifications. Called before

@@ -8,6 +8,7 @@
 //! `AbstractSendMessageProcessor.java` `msgCheck`, `broker/.../util/HookUtils.java`.
 
 use super::delay::{self, When};
+use super::retry::VERSION_WITH_MAX_RECONSUME_TIMES;
 use super::topics::{PERM_WRITE, Refusal};
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
@@ -19,7 +20,7 @@ use crate::protocol::hash;
 use crate::protocol::headers::SendHeader;
 use crate::protocol::message::{NewMessage, offset_message_id, sys_flag};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
-use crate::protocol::response::{MessageIds, Response, SendResponseHeader};
+use crate::protocol::response::{MessageIds, Response, ResponseHeader, SendResponseHeader};
 use crate::storage::{AppendError, Appended};
 use arrayvec::ArrayString;
 use stored::ClientProperties;
@@ -27,9 +28,6 @@ use stored::ClientProperties;
 mod batch;
 mod stored;
 
-/// Clients from this version on say how often their message may be retried. Source: apache/rocketmq
-/// `MQVersion.Version.V3_4_9`.
-const VERSION_WITH_MAX_RECONSUME_TIMES: i32 = 121;
 const MULTI_TAG: &str = "MULTI_TAG";
 
 /// Memory reused by sends: the properties as they will be stored, where a batch went.
@@ -229,7 +227,10 @@ fn dead_letter_topic(
         Some(max) if sent.version >= VERSION_WITH_MAX_RECONSUME_TIMES => max,
         _ => group_max,
     };
-    Ok((header.reconsume_times > max).then(|| format!("{DLQ_PREFIX}{group}")))
+    // A consumer in order sends what it gives up with the count of failures before the last, so that the limit would
+    // never be passed (apache/rocketmq#6163); it sends nothing else here.
+    let is_ordered = broker.locks.has_any(group, cx.now.monotonic_us);
+    Ok((header.reconsume_times > max || is_ordered).then(|| format!("{DLQ_PREFIX}{group}")))
 }
 
 /// Redirects to the dead letters of a group, which have one queue.
@@ -313,14 +314,14 @@ fn send_one(
     Ok(Acknowledgement {
         end: appended.end,
         wait_flush: client.wait,
-        header: SendResponseHeader {
+        header: ResponseHeader::Send(SendResponseHeader {
             message_id: MessageIds::One(message_id),
             queue_id: target.queue_id,
             queue_offset: appended.queue_offset.0,
             transaction_id: ArrayString::from(&unique_key).ok(),
             region: broker.config.region,
             trace_on: broker.config.trace_on,
-        },
+        }),
     })
 }
 

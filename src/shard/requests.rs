@@ -226,7 +226,11 @@ impl Core {
                 let Ok((opaque, encoding, code)) = head else {
                     return;
                 };
-                let is_view = code == RequestCode::VIEW_MESSAGE_BY_ID.0;
+                let is_view = [
+                    RequestCode::VIEW_MESSAGE_BY_ID.0,
+                    RequestCode::CONSUMER_SEND_MSG_BACK.0,
+                ]
+                .contains(&code);
                 (peer.connection, opaque, encoding, is_view)
             }
         };

@@ -59,7 +59,7 @@ fn delayed<'a>(properties: &'a str, body: &'a str) -> Sending<'a> {
 }
 
 /// Runs turns as the loop does: at every deadline, up to a time from now.
-fn run_ms(desk: &mut Desk, ms: u64) {
+pub(in crate::broker) fn run_ms(desk: &mut Desk, ms: u64) {
     let end_us = desk.io.now().monotonic_us + ms * 1000;
     desk.turn();
     loop {

@@ -14,7 +14,7 @@ use crate::protocol::message::{
     BatchRecord, NewMessage, batch_records, offset_message_id, sys_flag,
 };
 use crate::protocol::names::RETRY_PREFIX;
-use crate::protocol::response::{MessageIds, SendResponseHeader};
+use crate::protocol::response::{MessageIds, ResponseHeader, SendResponseHeader};
 use crate::storage::Appended;
 use std::ops::Range;
 
@@ -155,13 +155,13 @@ fn acknowledge(
     Acknowledgement {
         end: last.end,
         wait_flush: batch.wait,
-        header: SendResponseHeader {
+        header: ResponseHeader::Send(SendResponseHeader {
             message_id: MessageIds::Many(ids),
             queue_id,
             queue_offset: first.queue_offset.0,
             transaction_id: batch.unique_key(),
             region: config.region,
             trace_on: config.trace_on,
-        },
+        }),
     }
 }

@@ -5,7 +5,7 @@ mod holds;
 mod property;
 pub mod pulls;
 mod queries;
-mod sends;
+pub mod sends;
 
 use super::*;
 use crate::io::{Completion, Io};
@@ -353,7 +353,7 @@ impl Desk {
         let visible = self.store.visible();
         for (connection, opaque, acknowledgement) in std::mem::take(&mut self.acks) {
             if acknowledgement.end <= visible {
-                let header = ResponseHeader::Send(acknowledgement.header);
+                let header = acknowledgement.header;
                 self.answer(connection, opaque, Response::with_header(header));
             } else {
                 self.acks.push((connection, opaque, acknowledgement));

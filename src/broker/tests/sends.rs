@@ -6,7 +6,7 @@ use crate::protocol::message::{BatchRecord, parse_offset_message_id};
 use crate::testing::sim_io::OpKind;
 
 /// The record of a message as it lies in the log.
-fn with_record(
+pub fn with_record(
     desk: &mut Desk,
     topic: &str,
     queue_id: i32,
