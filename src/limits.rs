@@ -73,6 +73,9 @@ pub const OFFSET_ROW_COST: usize = 16;
 pub const MEMBERSHIPS_MAX: usize = 200_000;
 /// Groups of producers of one shard; their names are as the clients choose. At the limit: further ones are left out.
 pub const PRODUCER_GROUPS_MAX: usize = 50_000;
+/// Locks on queues of one shard, over all groups. At the limit: 41 does not grant further ones. Source: arithmetic,
+/// about 200 bytes for each.
+pub const LOCKS_MAX: usize = 200_000;
 /// Groups that one heartbeat may name, of each kind; further ones are left out. Source: ours, clients have a few.
 pub const HEARTBEAT_GROUPS_MAX: usize = 4096;
 /// Topics that a group may subscribe to; further ones are left out. Source: ours.

@@ -116,6 +116,7 @@ impl Bench {
             tail_cache_bytes: 8 << 20,
             entry_cache_bytes: 8 << 20,
             zero_fill: false,
+            delay_levels: Default::default(),
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {
@@ -136,6 +137,7 @@ impl Bench {
             lite_pull_enable: true,
             young_queues_start_at_zero: true,
             offsets_persist_ms: 5000,
+            delay_levels: Default::default(),
         };
         Self {
             io,

@@ -70,6 +70,7 @@ fn config(root: &Path, segment_bytes: u64, flush: FlushMode) -> StoreConfig {
         tail_cache_bytes: 4 * MIB,
         entry_cache_bytes: MIB / 4,
         zero_fill: true,
+        delay_levels: Default::default(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Which function answers which request.
 
-use super::{Broker, Context, Outcome, Peer, admin, clients, offsets, pull, query, send};
+use super::{
+    Broker, Context, Outcome, Peer, admin, clients, locks, offsets, pull, query, retry, send,
+};
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
@@ -50,6 +52,9 @@ fn dispatch(
         Code::GET_MIN_OFFSET => query::min_offset(command, cx),
         Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(command, cx),
         Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
+        Code::CONSUMER_SEND_MSG_BACK => retry::handle(broker, command, peer, cx),
+        Code::LOCK_BATCH_MQ => locks::lock(broker, command, peer, cx),
+        Code::UNLOCK_BATCH_MQ => locks::unlock(broker, command),
         Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
         Code::UNREGISTER_CLIENT => clients::unregister(broker, command, peer),
         Code::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command),

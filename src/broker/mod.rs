@@ -5,15 +5,19 @@
 
 pub mod admin;
 pub mod clients;
+pub mod delay;
 pub mod filter;
 pub mod groups;
 pub mod handler;
 pub mod holds;
+pub mod internal;
+pub mod locks;
 pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
 pub mod report;
+pub mod retry;
 pub mod send;
 pub mod topics;
 pub mod unique_key;
@@ -25,7 +29,8 @@ use crate::clock::Now;
 use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::command::Encoding;
-use crate::protocol::response::{Response, SendResponseHeader};
+use crate::protocol::delay::DelayLevels;
+use crate::protocol::response::{Response, ResponseHeader};
 use crate::stats::Counters;
 use crate::storage::{Arrival, Fetched, Missing, Store};
 use bytes::Bytes;
@@ -60,6 +65,7 @@ pub struct BrokerConfig {
     pub young_queues_start_at_zero: bool,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
+    pub delay_levels: DelayLevels,
 }
 
 /// Who asks.
@@ -102,7 +108,7 @@ pub struct Acknowledgement {
     pub end: PhysicalOffset,
     /// WAIT property: false is answered when written, also in SYNC_FLUSH.
     pub wait_flush: bool,
-    pub header: SendResponseHeader,
+    pub header: ResponseHeader,
 }
 
 /// An answer that is not to the request at hand.
@@ -121,6 +127,8 @@ pub struct Effects {
     pub replies: Vec<Addressed>,
     /// Held pulls that woke and need bytes from disk: run [`pull::resume`] with them.
     pub reads: Vec<(pull::PullRequest, SmallVec<[Missing; 4]>)>,
+    /// Tasks of the broker that need bytes from disk: run them again with those ([`internal::run`]).
+    pub task_reads: Vec<(internal::Task, SmallVec<[Missing; 4]>)>,
     /// One-way requests to clients (40).
     pub notifications: Vec<Notification>,
     /// Topics were created by a first send: the other shards create them too.
@@ -144,6 +152,7 @@ pub struct ConfigFiles<'a> {
     pub topics: Option<&'a [u8]>,
     pub groups: Option<&'a [u8]>,
     pub offsets: Option<&'a [u8]>,
+    pub delays: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -154,6 +163,8 @@ pub struct Broker {
     pub offsets: offsets::ConsumerOffsets,
     pub clients: clients::Clients,
     pub holds: holds::Holds,
+    pub delays: delay::Delays,
+    pub locks: locks::Locks,
     pub rates: rates::Rates,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
@@ -170,6 +181,8 @@ impl Broker {
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
+            locks: locks::Locks::default(),
+            delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
             rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -179,6 +192,7 @@ impl Broker {
 
     /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
+        delay::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
     }
 
@@ -187,12 +201,14 @@ impl Broker {
         holds::expire(self, cx);
         clients::expire(self, cx);
         offsets::persist_if_due(self, cx);
+        delay::expire(self, cx);
     }
 
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
         clients::on_closed(self, connection);
+        self.locks.release_connection(connection);
     }
 
     /// What all requests of a turn caused together, once: changed configuration files, notifications. Called before
@@ -209,6 +225,7 @@ impl Broker {
             self.holds.next_deadline(),
             self.clients.next_deadline(),
             self.offsets.next_deadline(),
+            self.delays.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -219,5 +236,6 @@ impl Broker {
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
         offsets::persist_now(self, cx);
+        delay::begin_stop(self, cx);
     }
 }

@@ -1,12 +1,14 @@
 //! 10, 310, 320: sends.
 //!
 //! A send is checked in Apache's order (`semantics.md` section 3), then appended to the open batch; it is answered
-//! when its bytes count. What this version can't deliver as asked (delayed messages, half messages) is refused, never
-//! stored as something else.
+//! when its bytes count. Delayed ones are parked in a topic of the broker first ([`super::delay`]). What this version
+//! can't deliver as asked (half messages) is refused, never stored as something else.
 //!
 //! Source: apache/rocketmq 5.3.x `broker/.../processor/SendMessageProcessor.java`,
 //! `AbstractSendMessageProcessor.java` `msgCheck`, `broker/.../util/HookUtils.java`.
 
+use super::delay::{self, When};
+use super::retry::VERSION_WITH_MAX_RECONSUME_TIMES;
 use super::topics::{PERM_WRITE, Refusal};
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
@@ -18,7 +20,7 @@ use crate::protocol::hash;
 use crate::protocol::headers::SendHeader;
 use crate::protocol::message::{NewMessage, offset_message_id, sys_flag};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
-use crate::protocol::response::{MessageIds, Response, SendResponseHeader};
+use crate::protocol::response::{MessageIds, Response, ResponseHeader, SendResponseHeader};
 use crate::stats::series::Incoming;
 use crate::storage::{AppendError, Appended};
 use arrayvec::ArrayString;
@@ -27,9 +29,6 @@ use stored::ClientProperties;
 mod batch;
 mod stored;
 
-/// Clients from this version on say how often their message may be retried. Source: apache/rocketmq
-/// `MQVersion.Version.V3_4_9`.
-const VERSION_WITH_MAX_RECONSUME_TIMES: i32 = 121;
 const MULTI_TAG: &str = "MULTI_TAG";
 
 /// Memory reused by sends: the properties as they will be stored, where a batch went.
@@ -229,7 +228,10 @@ fn dead_letter_topic(
         Some(max) if sent.version >= VERSION_WITH_MAX_RECONSUME_TIMES => max,
         _ => group_max,
     };
-    Ok((header.reconsume_times > max).then(|| format!("{DLQ_PREFIX}{group}")))
+    // A consumer in order sends what it gives up with the count of failures before the last, so that the limit would
+    // never be passed (apache/rocketmq#6163); it sends nothing else here.
+    let is_ordered = broker.locks.has_any(group, cx.now.monotonic_us);
+    Ok((header.reconsume_times > max || is_ordered).then(|| format!("{DLQ_PREFIX}{group}")))
 }
 
 /// Redirects to the dead letters of a group, which have one queue.
@@ -267,10 +269,11 @@ fn send_one(
     check_inner_batch(target.sys_flag, &client)?;
     let target = match &dead_letter {
         Some(name) => dead_letter_target(broker, name, target, cx)?,
-        None => {
-            client.check_delay(cx.now.wall_ms)?;
-            target
-        }
+        None => target,
+    };
+    let when = match &dead_letter {
+        Some(_) => When::Now,
+        None => client.when(broker, cx.now.wall_ms)?,
     };
     let unique_key = client.unique_key_or(|| {
         let address = broker.config.address;
@@ -283,24 +286,29 @@ fn send_one(
         &broker.config,
         &mut scratch.properties,
     );
+    let topic = dead_letter.as_deref().unwrap_or(sent.header.topic);
+    let parked = delay::park(
+        when,
+        topic,
+        target.queue_id,
+        &mut scratch.properties,
+        broker,
+        cx,
+    );
     stored::check_bytes(&scratch.properties)?;
     let message = NewMessage {
         properties: &scratch.properties,
+        topic,
+        tags_code: hash::tags_code(client.tag),
         ..message(broker, sent, &target, sent.body)
     };
-    let message = NewMessage {
-        topic: dead_letter.as_deref().unwrap_or(sent.header.topic),
-        tags_code: hash::tags_code(client.tag),
-        ..message
+    let appended = match parked {
+        None => cx.store.append(target.queue, &message, cx.now),
+        Some(parked) => cx
+            .store
+            .append(parked.queue, &parked.message(message), cx.now),
     };
-    let appended = cx.store.append(target.queue, &message, cx.now);
     let appended = appended.map_err(append_refusal)?;
-    cx.counters.messages_in += 1;
-    cx.counters.message_bytes_in += sent.body.len() as u64;
-    if dead_letter.is_some() {
-        let group = sent.header.topic.strip_prefix(RETRY_PREFIX);
-        cx.counters.count_dead_letter(group.unwrap_or_default());
-    }
     let incoming = Incoming {
         queue: target.queue,
         kind: client.message_type(),
@@ -308,20 +316,31 @@ fn send_one(
         bytes: appended.end.bytes_since(appended.at),
         now_us: cx.now.monotonic_us,
     };
-    cx.counters.count_incoming(message.topic, incoming);
+    count(sent, topic, incoming, cx);
     let message_id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
         end: appended.end,
         wait_flush: client.wait,
-        header: SendResponseHeader {
+        header: ResponseHeader::Send(SendResponseHeader {
             message_id: MessageIds::One(message_id),
             queue_id: target.queue_id,
             queue_offset: appended.queue_offset.0,
             transaction_id: ArrayString::from(&unique_key).ok(),
             region: broker.config.region,
             trace_on: broker.config.trace_on,
-        },
+        }),
     })
+}
+
+/// An accepted message; one in another topic than it was sent to is a dead letter of its group.
+fn count(sent: &Sent<'_>, topic: &str, incoming: Incoming, cx: &mut Context<'_>) {
+    cx.counters.messages_in += 1;
+    cx.counters.message_bytes_in += sent.body.len() as u64;
+    if topic != sent.header.topic {
+        let group = sent.header.topic.strip_prefix(RETRY_PREFIX);
+        cx.counters.count_dead_letter(group.unwrap_or_default());
+    }
+    cx.counters.count_incoming(topic, incoming);
 }
 
 /// What all messages of a send have in common; without properties and tag.
@@ -393,7 +412,7 @@ fn check_inner_batch(flags: i32, client: &ClientProperties<'_>) -> Result<(), Re
 }
 
 /// Code 13, with what is wrong.
-fn illegal(reason: String) -> Refusal {
+pub(super) fn illegal(reason: String) -> Refusal {
     let remark = format!("the message is illegal: {reason}");
     (ResponseCode::MESSAGE_ILLEGAL, remark)
 }

@@ -1,6 +1,8 @@
 //! All keys: what they take, their defaults, what they do. Parsing, checks, `--help` and the warnings about keys
 //! without an effect come from these tables.
 
+use crate::protocol::delay::DEFAULT_LEVELS;
+
 /// What a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -415,10 +417,10 @@ const LATER: &[Key] = &[
         "false",
         "filter by SQL92",
     ),
-    later(
+    key(
         "messageDelayLevel",
         Kind::Delays,
-        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        DEFAULT_LEVELS,
         "delay levels",
     ),
     later(

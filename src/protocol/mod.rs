@@ -5,6 +5,7 @@ mod binary;
 pub mod bodies;
 pub mod codes;
 pub mod command;
+pub mod delay;
 mod encode;
 pub mod fastjson;
 pub mod frame;

@@ -4,7 +4,7 @@ use crate::broker::Acknowledgement;
 use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::Encoding;
-use crate::protocol::response::{Body, Response, ResponseHeader};
+use crate::protocol::response::{Body, Response};
 use crate::stats::Asked;
 use std::collections::VecDeque;
 
@@ -104,7 +104,7 @@ fn pop_reached(queue: &mut VecDeque<PendingAck>, reached: PhysicalOffset) -> Opt
 impl PendingAck {
     /// SEND_OK.
     pub fn accepted(self) -> (ConnectionId, i32, Encoding, Response) {
-        let response = Response::with_header(ResponseHeader::Send(self.ack.header));
+        let response = Response::with_header(self.ack.header);
         (self.connection, self.opaque, self.encoding, response)
     }
 
@@ -113,7 +113,7 @@ impl PendingAck {
         let response = Response {
             code: ResponseCode::FLUSH_DISK_TIMEOUT,
             remark: Some(format!("not on disk after {} ms", FLUSH_TIMEOUT_US / 1000).into()),
-            header: ResponseHeader::Send(self.ack.header),
+            header: self.ack.header,
             body: Body::None,
         };
         (self.connection, self.opaque, self.encoding, response)
@@ -130,7 +130,7 @@ impl PendingAck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::response::{MessageIds, SendResponseHeader};
+    use crate::protocol::response::{MessageIds, ResponseHeader, SendResponseHeader};
 
     fn pending(end: u64, wait_flush: bool, since_us: u64) -> PendingAck {
         let header = SendResponseHeader {
@@ -151,7 +151,7 @@ mod tests {
             ack: Acknowledgement {
                 end: PhysicalOffset(end),
                 wait_flush,
-                header,
+                header: ResponseHeader::Send(header),
             },
             asked: Asked {
                 code: 310,

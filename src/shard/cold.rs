@@ -1,6 +1,7 @@
 //! Requests that wait for bytes from disk; each is run again when they are there.
 
 use crate::broker::Peer;
+use crate::broker::internal::Task;
 use crate::broker::pull::PullRequest;
 use crate::limits::{COLD_REQUESTS_MAX, COLD_STEPS_MAX};
 use crate::stats::Asked;
@@ -18,13 +19,17 @@ pub enum Cold {
     },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
+    /// What the broker does by itself.
+    Task(Task),
 }
 
 impl Cold {
-    pub fn asked(&self) -> Asked {
+    /// `None`: nobody waits for an answer.
+    pub fn asked(&self) -> Option<Asked> {
         match self {
-            Self::Frame { asked, .. } => *asked,
-            Self::Pull(request) => request.asked,
+            Self::Frame { asked, .. } => Some(*asked),
+            Self::Pull(request) => Some(request.asked),
+            Self::Task(_) => None,
         }
     }
 }

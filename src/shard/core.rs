@@ -288,6 +288,9 @@ impl Core {
                 missing,
             );
         }
+        for (task, missing) in std::mem::take(&mut self.effects.task_reads) {
+            self.read_for_task(task, 0, missing);
+        }
         for notification in std::mem::take(&mut self.effects.notifications) {
             self.notify(notification);
         }

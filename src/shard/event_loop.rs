@@ -338,13 +338,14 @@ impl<I: Io> Shard<I> {
         let Phase::Stopping { deadline_us } = self.core.phase else {
             return;
         };
+        // Offsets of what the broker delivered by itself count when the stop has flushed it.
+        self.core.answer_holds();
+        self.perform();
         let late = self.core.now.monotonic_us >= deadline_us;
         let quiet =
             self.core.acks.is_empty() && self.core.outgoing_is_empty() && self.core.cold.is_empty();
         let stored = self.core.store.is_stopped() && self.core.files.is_idle();
         if !(late || quiet && stored) {
-            self.core.answer_holds();
-            self.perform();
             self.send_dirty();
             return;
         }

@@ -21,6 +21,7 @@ use crate::limits::{
     CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS,
 };
 use crate::protocol::command::Scratch;
+use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
 use std::collections::VecDeque;
@@ -76,6 +77,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             lite_pull_enable: config.bool("litePullMessageEnable"),
             young_queues_start_at_zero: config.bool("youngQueuesStartAtZero"),
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
+            delay_levels: delay_levels(config),
         },
         store: StoreConfig {
             commit_log: config.commit_log(shard),
@@ -86,6 +88,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             tail_cache_bytes: config.integer("tailCacheBytes") as u64,
             entry_cache_bytes: config.integer("entryCacheBytes") as u64,
             zero_fill: config.bool("zeroFillSegments"),
+            delay_levels: delay_levels(config),
             root: root.clone(),
         },
         uring: UringConfig {
@@ -100,6 +103,10 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
         idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
         connections_max: CONNECTIONS_MAX,
     }
+}
+
+fn delay_levels(config: &Config) -> DelayLevels {
+    DelayLevels::parse(config.text("messageDelayLevel")).unwrap_or_default()
 }
 
 /// Runs the process until it is told to stop. **Errors**: one line that says what could not be had.
@@ -434,10 +441,12 @@ fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
     };
     let (topics, groups) = (read("topics.json")?, read("subscriptionGroup.json")?);
     let offsets = read("consumerOffset.json")?;
+    let delays = read("delayOffset.json")?;
     let files = broker::ConfigFiles {
         topics: topics.as_deref(),
         groups: groups.as_deref(),
         offsets: offsets.as_deref(),
+        delays: delays.as_deref(),
     };
     Broker::load(plan.broker.clone(), files)
 }

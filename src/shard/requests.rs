@@ -3,7 +3,7 @@
 use super::Core;
 use super::acks::PendingAck;
 use super::cold::{Cold, ColdError};
-use crate::broker::{self, Addressed, Context, Outcome, Peer, handler};
+use crate::broker::{self, Addressed, Context, Outcome, Peer, handler, internal};
 use crate::ids::ConnectionId;
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
@@ -138,7 +138,9 @@ impl Core {
                     ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
                     ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
                 };
-                self.count_answer(asked, code);
+                if let Some(asked) = asked {
+                    self.count_answer(asked, code);
+                }
                 self.reply(
                     id,
                     opaque,
@@ -179,6 +181,7 @@ impl Core {
                     });
                 }
             }
+            Cold::Task(task) => self.run_task(task, fetched, steps),
         }
     }
 
@@ -191,6 +194,38 @@ impl Core {
         {
             last.2 = fetched;
         }
+    }
+
+    /// Parks a task of the broker until its bytes are there.
+    pub(super) fn read_for_task(
+        &mut self,
+        task: internal::Task,
+        steps: u32,
+        missing: SmallVec<[Missing; 4]>,
+    ) {
+        match self.cold.insert(Cold::Task(task), steps) {
+            Ok(key) => self.fetches_wanted.push((key, missing, Fetched::default())),
+            Err(error) => {
+                tracing::warn!(shard = %self.id, ?task, %error, "a task of the broker waits");
+                self.task_failed(task);
+            }
+        }
+    }
+
+    fn task_failed(&mut self, task: internal::Task) {
+        let nothing = Fetched::default();
+        internal::failed(&mut self.broker, task, context!(self, &nothing, true));
+    }
+
+    /// Runs a task again; what it still misses is read in addition to what it has.
+    fn run_task(&mut self, task: internal::Task, fetched: Fetched, steps: u32) {
+        let before = std::mem::take(&mut self.effects.task_reads);
+        self.with_fetched(fetched, |core, fetched| {
+            internal::run(&mut core.broker, task, context!(core, fetched, false));
+            for (task, missing) in std::mem::replace(&mut core.effects.task_reads, before) {
+                core.read_for_task(task, steps, missing);
+            }
+        });
     }
 
     fn resume_pull(&mut self, request: broker::pull::PullRequest, fetched: &Fetched, steps: u32) {
@@ -213,6 +248,10 @@ impl Core {
 
     fn read_failed(&mut self, cold: Cold, reason: &str) {
         let (id, opaque, encoding, is_clients_place) = match &cold {
+            Cold::Task(task) => {
+                tracing::error!(shard = %self.id, reason, ?task, "a read for a task of the broker failed");
+                return self.task_failed(*task);
+            }
             Cold::Pull(request) => (request.connection, request.opaque, request.encoding, false),
             Cold::Frame { peer, frame, .. } => {
                 let Ok(Split::Frame(whole)) = frame::split(frame) else {
@@ -225,11 +264,17 @@ impl Core {
                 let Ok((opaque, encoding, code)) = head else {
                     return;
                 };
-                let is_view = code == RequestCode::VIEW_MESSAGE_BY_ID.0;
+                let is_view = [
+                    RequestCode::VIEW_MESSAGE_BY_ID.0,
+                    RequestCode::CONSUMER_SEND_MSG_BACK.0,
+                ]
+                .contains(&code);
                 (peer.connection, opaque, encoding, is_view)
             }
         };
-        self.count_answer(cold.asked(), ResponseCode::SYSTEM_ERROR);
+        if let Some(asked) = cold.asked() {
+            self.count_answer(asked, ResponseCode::SYSTEM_ERROR);
+        }
         if is_clients_place {
             // Tools take any 32 digits for a message id.
             tracing::debug!(shard = %self.id, reason, "there is no message where a client looked for one");

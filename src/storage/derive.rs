@@ -10,15 +10,10 @@ use super::tombstones::Tombstones;
 use super::{Entry, OpenError, StoreConfig};
 use crate::io::FileSystem;
 use crate::limits::SYSTEM_TOPIC_BYTES_MAX;
+use crate::protocol::delay::DelayLevels;
 use crate::protocol::message::{StoredMessage, sys_flag};
 use crate::protocol::names::SCHEDULE_TOPIC;
 use crate::protocol::{hash, properties};
-
-/// Default `messageDelayLevel`, in milliseconds, level 1 first.
-const DELAY_LEVELS_MS: [u64; 18] = [
-    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000,
-    480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
-];
 
 /// Where entries of scanned records go.
 pub struct Target<'a> {
@@ -59,7 +54,7 @@ impl Target<'_> {
         let entry = Entry {
             at,
             bytes: message.bytes.len() as u32,
-            tags_code: tags_code(message),
+            tags_code: tags_code(message, &self.config.delay_levels),
         };
         let taken = queue.take(message.queue_offset, entry, whole_log, io)?;
         Ok(Some(taken))
@@ -83,14 +78,12 @@ fn has_entry(message: &StoredMessage<'_>) -> bool {
 }
 
 /// Tags code of a record's entry; in the schedule topic, when the message is due.
-fn tags_code(message: &StoredMessage<'_>) -> i64 {
+fn tags_code(message: &StoredMessage<'_>, levels: &DelayLevels) -> i64 {
     if message.topic == SCHEDULE_TOPIC
         && let Some(level) = properties::get(message.properties, properties::name::DELAY)
-        && let Ok(level) = level.parse::<i64>()
-        && level > 0
+        && let Some(level) = level.parse().ok().and_then(|asked| levels.level(asked))
     {
-        let index = (level as usize).min(DELAY_LEVELS_MS.len()) - 1;
-        return (message.store_timestamp + DELAY_LEVELS_MS[index]) as i64;
+        return (message.store_timestamp + levels.delay_ms(level)) as i64;
     }
     hash::tags_code(message.tag())
 }

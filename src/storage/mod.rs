@@ -36,6 +36,7 @@ use crate::clock::Now;
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
 use crate::io::File;
 use crate::limits::PULL_ENTRIES_EXAMINED_MAX;
+use crate::protocol::delay::DelayLevels;
 use crate::protocol::message::{NewMessage, RECORD_OVERHEAD_BYTES, sys_flag};
 use bytes::Bytes;
 use commit_log::CommitLog;
@@ -75,6 +76,8 @@ pub struct StoreConfig {
     pub entry_cache_bytes: u64,
     /// Fill the next segment with zeros ahead of use.
     pub zero_fill: bool,
+    /// When entries of the schedule topic are due, for those that are derived from the log.
+    pub delay_levels: DelayLevels,
 }
 
 /// What [`Store::open`] found and did; printed in the start log.
@@ -361,6 +364,11 @@ impl Store {
             at,
             end: at.advance(record_bytes),
         }
+    }
+
+    /// Store timestamp that a message gets which is appended now.
+    pub fn next_store_timestamp(&self, now: Now) -> u64 {
+        self.log.next_store_timestamp(now)
     }
 
     /// The entry at an offset inside the bounds. [`Entry::is_blank`] where its record is lost: skip it.

@@ -104,6 +104,7 @@ pub fn unregister(broker: &mut Broker, command: &Command<'_>, peer: Peer) -> Ans
     }
     if let Some(group) = command.text("consumerGroup") {
         broker.clients.leave_consumer(group, peer.connection);
+        broker.locks.release_member(group, peer.connection);
     }
     Ok(Outcome::Reply(Response::success()))
 }

@@ -299,6 +299,7 @@ fn a_desk_loads_what_another_has_saved() {
         topics: Some(&desk.files["config/topics.json"]),
         groups: Some(&desk.files["config/subscriptionGroup.json"]),
         offsets: Some(&desk.files[FILE]),
+        ..ConfigFiles::default()
     };
     let again = Desk::open_with(broker_config(), store_config(), files);
     assert_eq!(again.broker.offsets.get("G", "T", 0), Some(7));

@@ -14,7 +14,7 @@ use crate::protocol::message::{
     BatchRecord, NewMessage, batch_records, offset_message_id, sys_flag,
 };
 use crate::protocol::names::RETRY_PREFIX;
-use crate::protocol::response::{MessageIds, SendResponseHeader};
+use crate::protocol::response::{MessageIds, ResponseHeader, SendResponseHeader};
 use crate::stats::series::Incoming;
 use crate::storage::Appended;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(super) fn send(
 ) -> Result<Acknowledgement, Refusal> {
     check_topic(sent.header.topic)?;
     let batch = ClientProperties::read(sent.header.properties);
-    check_kind(target.sys_flag, &batch, cx.now.wall_ms)?;
+    check_kind(broker, target.sys_flag, &batch, cx.now.wall_ms)?;
     check_body(broker, sent.body)?;
     let records = check_records(broker, sent.body, scratch, cx)?;
     let messages: Vec<NewMessage<'_>> = records
@@ -90,14 +90,19 @@ fn check_topic(topic: &str) -> Result<(), Refusal> {
 }
 
 /// Neither a batch nor one of its records can be delayed or half.
-fn check_kind(flags: i32, properties: &ClientProperties<'_>, wall_ms: u64) -> Result<(), Refusal> {
+fn check_kind(
+    broker: &Broker,
+    flags: i32,
+    properties: &ClientProperties<'_>,
+    wall_ms: u64,
+) -> Result<(), Refusal> {
     if flags & sys_flag::TRANSACTION_MASK != 0 || properties.is_half {
         return Err(illegal(
             "a batch can't hold transaction messages".to_owned(),
         ));
     }
     super::check_inner_batch(flags, properties)?;
-    properties.check_delay(wall_ms)
+    properties.check_no_delay(broker, wall_ms)
 }
 
 /// Checks every record before the first is stored.
@@ -119,7 +124,7 @@ fn check_records<'a>(
         }
         let record = record.map_err(|error| at_record(illegal(error.to_string())))?;
         let client = ClientProperties::read(record.properties);
-        check_kind(0, &client, cx.now.wall_ms).map_err(at_record)?;
+        check_kind(broker, 0, &client, cx.now.wall_ms).map_err(at_record)?;
         let properties = if client.are_stored_as_sent() {
             Properties::AsSent(record.properties)
         } else {
@@ -160,13 +165,13 @@ fn acknowledge(
     Acknowledgement {
         end: last.end,
         wait_flush: batch.wait,
-        header: SendResponseHeader {
+        header: ResponseHeader::Send(SendResponseHeader {
             message_id: MessageIds::Many(ids),
             queue_id,
             queue_offset: first.queue_offset.0,
             transaction_id: batch.unique_key(),
             region: config.region,
             trace_on: config.trace_on,
-        },
+        }),
     }
 }

@@ -4,8 +4,9 @@
 //! does the same by way of a map, so that there the order is lost.
 
 use super::illegal;
-use crate::broker::BrokerConfig;
+use crate::broker::delay::{self, When};
 use crate::broker::topics::Refusal;
+use crate::broker::{Broker, BrokerConfig};
 use crate::limits::PROPERTIES_BYTES_MAX;
 use crate::protocol::properties::{self, name};
 use crate::stats::series::MessageType;
@@ -119,17 +120,25 @@ impl<'a> ClientProperties<'a> {
         key.and_then(|key| ArrayString::from(key).ok())
     }
 
-    /// Refuses what asks for a delivery in the future: this version has no timer, and a delayed message that is
-    /// delivered at once is worse than one that is refused.
-    ///
-    /// A level below 1 is no delay; a time that has passed is none either.
-    pub fn check_delay(&self, wall_ms: u64) -> Result<(), Refusal> {
-        if let Some(level) = self.delay {
-            let level_number = number(name::DELAY, level)?;
-            if level_number > 0 {
-                return Err(delayed(name::DELAY, level));
-            }
+    /// When it is to be delivered. A level below 1 is no delay; a time that has passed is none either. The level
+    /// counts where both are there.
+    pub fn when(&self, broker: &Broker, wall_ms: u64) -> Result<When, Refusal> {
+        if let Some(text) = self.delay
+            && let Some(level) = delay::level(broker, text)?
+        {
+            return Ok(When::Level(level));
         }
+        match self.timer(wall_ms)? {
+            Some((key, value)) => Err(illegal(format!(
+                "property {key}={value:.40} asks for a later delivery, and this version of ringmq does not deliver \
+                 timer messages"
+            ))),
+            None => Ok(When::Now),
+        }
+    }
+
+    /// The timer property that counts and its time, if that lies in the future.
+    fn timer(&self, wall_ms: u64) -> Result<Option<(&'static str, &'a str)>, Refusal> {
         let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
         let (key, value, at_ms) = if let Some(seconds) = self.timer_seconds {
             let delay_ms = number(name::TIMER_DELAY_SECONDS, seconds)?.saturating_mul(1000);
@@ -145,12 +154,23 @@ impl<'a> ClientProperties<'a> {
             let at_ms = number(name::TIMER_DELIVER_MS, at)?;
             (name::TIMER_DELIVER_MS, at, at_ms)
         } else {
+            return Ok(None);
+        };
+        Ok((at_ms > now_ms).then_some((key, value)))
+    }
+
+    /// Refuses a delay where none is possible: in a batch.
+    pub fn check_no_delay(&self, broker: &Broker, wall_ms: u64) -> Result<(), Refusal> {
+        let level = match self.delay {
+            Some(text) => delay::level(broker, text)?.map(|_| (name::DELAY, text)),
+            None => None,
+        };
+        let Some((key, value)) = level.or(self.timer(wall_ms)?) else {
             return Ok(());
         };
-        if at_ms > now_ms {
-            return Err(delayed(key, value));
-        }
-        Ok(())
+        Err(illegal(format!(
+            "property {key}={value:.40} asks for a later delivery, which a batch can't have"
+        )))
     }
 
     /// Writes the properties of a single message as they are stored.
@@ -210,13 +230,6 @@ fn number(key: &str, value: &str) -> Result<i64, Refusal> {
     value
         .parse()
         .map_err(|_| illegal(format!("property {key} is no number: {value:.40}")))
-}
-
-fn delayed(key: &str, value: &str) -> Refusal {
-    illegal(format!(
-        "property {key}={value:.40} asks for a later delivery, and this version of ringmq does not deliver delayed \
-         messages"
-    ))
 }
 
 /// Refuses what doesn't fit the record's 16-bit length (apache/rocketmq#3786).

@@ -6,7 +6,7 @@ mod property;
 pub mod pulls;
 mod queries;
 mod report;
-mod sends;
+pub mod sends;
 
 use super::*;
 use crate::io::{Completion, Io};
@@ -40,6 +40,7 @@ pub fn store_config() -> StoreConfig {
         tail_cache_bytes: 64 << 20,
         entry_cache_bytes: 1 << 20,
         zero_fill: false,
+        delay_levels: DelayLevels::default(),
     }
 }
 
@@ -70,6 +71,7 @@ pub fn broker_config() -> BrokerConfig {
         lite_pull_enable: true,
         young_queues_start_at_zero: true,
         offsets_persist_ms: 5000,
+        delay_levels: DelayLevels::default(),
     }
 }
 
@@ -90,6 +92,7 @@ fn peer(connection: ConnectionId) -> Peer {
 enum Cold {
     Frame(Peer, Vec<u8>),
     Pull(pull::PullRequest),
+    Task(internal::Task),
 }
 
 /// One answer on its way to a client.
@@ -169,6 +172,29 @@ impl Desk {
             notifications: Vec::new(),
             files: BTreeMap::new(),
             registrations: 0,
+        }
+    }
+
+    /// The desk of a next process over the disk as it is now: the one before was killed.
+    pub fn killed(mut self, broker: BrokerConfig, store: StoreConfig) -> Self {
+        let (now, disk) = (self.io.now(), self.io.disk().clone());
+        let mut io = SimIo::with_disk(disk);
+        let passed_ms = now.wall_ms - io.now().wall_ms;
+        io.advance_ms(passed_ms);
+        let now = io.now();
+        let file = |name: &str| self.files.get(name).map(|contents| &contents[..]);
+        let files = ConfigFiles {
+            topics: file("config/topics.json"),
+            groups: file("config/subscriptionGroup.json"),
+            offsets: file("config/consumerOffset.json"),
+            delays: file(delay::FILE),
+        };
+        let (store, _) = Store::open(store, now, &mut io).unwrap();
+        Self {
+            io,
+            store,
+            broker: Broker::load(broker, files).unwrap(),
+            ..Self::new()
         }
     }
 
@@ -260,16 +286,18 @@ impl Desk {
     fn run_again(&mut self, done: FetchDone) {
         let (cold, steps) = self.cold.remove(&done.key).unwrap();
         let connection = match &cold {
-            Cold::Frame(peer, _) => peer.connection,
-            Cold::Pull(request) => request.connection,
+            Cold::Frame(peer, _) => Some(peer.connection),
+            Cold::Pull(request) => Some(request.connection),
+            Cold::Task(_) => None,
         };
-        if self.closed.contains(&connection) {
+        if connection.is_some_and(|connection| self.closed.contains(&connection)) {
             return;
         }
         let fetched = done.result.unwrap();
         let request = match cold {
             Cold::Frame(peer, frame) => return self.run_frame(peer, frame, fetched, steps + 1),
             Cold::Pull(request) => request,
+            Cold::Task(task) => return self.run_task(task, fetched, steps + 1),
         };
         let (connection, opaque) = (request.connection, request.opaque);
         let again = Cold::Pull(request.clone());
@@ -278,6 +306,16 @@ impl Desk {
             Outcome::Held => {}
             Outcome::Read(missing) => self.read(again, steps + 1, &missing, fetched),
             other => panic!("a pull ended in {other:?}"),
+        }
+    }
+
+    fn run_task(&mut self, task: internal::Task, fetched: Fetched, steps: u32) {
+        let before = std::mem::take(&mut self.effects.task_reads);
+        internal::run(&mut self.broker, task, context!(self, &fetched, false));
+        let reads = std::mem::replace(&mut self.effects.task_reads, before);
+        assert!(reads.len() <= 1, "one read of a task at a time: {reads:?}");
+        if let Some((task, missing)) = reads.into_iter().next() {
+            self.read(Cold::Task(task), steps, &missing, fetched);
         }
     }
 
@@ -316,7 +354,7 @@ impl Desk {
         let visible = self.store.visible();
         for (connection, opaque, acknowledgement) in std::mem::take(&mut self.acks) {
             if acknowledgement.end <= visible {
-                let header = ResponseHeader::Send(acknowledgement.header);
+                let header = acknowledgement.header;
                 self.answer(connection, opaque, Response::with_header(header));
             } else {
                 self.acks.push((connection, opaque, acknowledgement));
@@ -333,6 +371,9 @@ impl Desk {
         }
         for (request, missing) in std::mem::take(&mut self.effects.reads) {
             self.read(Cold::Pull(request), 0, &missing, Fetched::default());
+        }
+        for (task, missing) in std::mem::take(&mut self.effects.task_reads) {
+            self.read(Cold::Task(task), 0, &missing, Fetched::default());
         }
         self.notifications.append(&mut self.effects.notifications);
         self.effects.created_topics.clear();

@@ -226,10 +226,6 @@ fn requests_that_are_not_there_are_answered_at_once() {
     for (code, text) in [
         (12, " request type 12 not supported (QUERY_MESSAGE)"),
         (
-            36,
-            " request type 36 not supported (CONSUMER_SEND_MSG_BACK)",
-        ),
-        (
             40,
             " request type 40 not supported (NOTIFY_CONSUMER_IDS_CHANGED)",
         ),
@@ -240,7 +236,7 @@ fn requests_that_are_not_there_are_answered_at_once() {
         let response = desk.call(code, &[], &[]);
         assert_eq!((response.code.0, remark(&response)), (3, text));
     }
-    assert_eq!(desk.counters.requests_unsupported, 6);
+    assert_eq!(desk.counters.requests_unsupported, 5);
     desk.start_flagged(connection(0), 9999, &[], &[], FLAG_ONE_WAY);
     assert!(desk.answers.is_empty());
 }

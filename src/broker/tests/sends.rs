@@ -6,7 +6,7 @@ use crate::protocol::message::{BatchRecord, parse_offset_message_id};
 use crate::testing::sim_io::OpKind;
 
 /// The record of a message as it lies in the log.
-fn with_record(
+pub fn with_record(
     desk: &mut Desk,
     topic: &str,
     queue_id: i32,
@@ -261,10 +261,8 @@ fn what_can_not_be_delivered_as_asked_is_refused() {
     let mut desk = Desk::new();
     let now_ms = desk.io.now().wall_ms;
     let future = format!("TIMER_DELIVER_MS\u{1}{}\u{2}", now_ms + 1);
-    let later = "does not deliver delayed messages";
+    let later = "does not deliver timer messages";
     for (properties, code, text) in [
-        ("DELAY\u{1}3\u{2}", 13, later),
-        ("DELAY\u{1}1", 13, later),
         ("DELAY\u{1}x\u{2}", 13, "property DELAY is no number"),
         ("TIMER_DELAY_SEC\u{1}10\u{2}", 13, later),
         ("TIMER_DELAY_MS\u{1}1\u{2}", 13, later),
@@ -517,18 +515,11 @@ fn a_message_retried_too_often_goes_to_the_dead_letters() {
                 .starts_with("UNIQ_KEY\u{1}u\u{2}RETRY_TOPIC\u{1}T\u{2}TRAN_MSG")
         );
     });
-    // As often as allowed is not too often; and the retry has to wait, which this version can't.
-    let allowed = Sending {
-        reconsume_times: 2,
-        ..retry
-    };
-    check_refused(
-        &mut desk,
-        &[(allowed, 13, "does not deliver delayed messages")],
-    );
+    // As often as allowed is not too often.
     let now = Sending {
+        reconsume_times: 2,
         properties: "",
-        ..allowed
+        ..retry
     };
     assert_eq!(desk.send_message(&now).code, ResponseCode::SUCCESS);
     with_record(&mut desk, "%RETRY%G", 0, 0, |message| {
@@ -690,7 +681,7 @@ fn a_batch_is_stored_whole_or_not_at_all() {
                     ..send
                 },
                 13,
-                "delayed",
+                "a later delivery",
             ),
             (
                 Sending {

@@ -10,6 +10,7 @@ mod queues;
 use super::*;
 use crate::ids::QueueOffset;
 use crate::io::{Completion, Io};
+use crate::protocol::delay::DelayLevels;
 use crate::protocol::message::{Record, StoredMessage};
 use crate::testing::disk::Disk;
 use crate::testing::sim_io::SimIo;
@@ -29,6 +30,7 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         tail_cache_bytes: 1 << 20,
         entry_cache_bytes: 1 << 20,
         zero_fill: true,
+        delay_levels: DelayLevels::default(),
     }
 }
 

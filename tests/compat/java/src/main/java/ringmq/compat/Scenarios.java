@@ -46,6 +46,7 @@ final class Scenarios {
         ALL.put("pull", Scenarios::pull);
         ALL.put("pull_lite", Scenarios::pullLite);
         ALL.put("latency_probe", Scenarios::latencyProbe);
+        ALL.putAll(Model.ALL);
         ALL.put("before_restart", Scenarios::beforeRestart);
         ALL.put("after_restart", Scenarios::afterRestart);
         ALL.put("read_again", Scenarios::readAgain);
