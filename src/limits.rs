@@ -181,7 +181,7 @@ pub const SLOW_DELIVERIES_MAX: usize = 32;
 /// They are those of one to two spans of this length.
 pub const SLOW_WINDOW_SECONDS: u64 = 300;
 /// Pairs of group and topic whose lag one answer to the metrics has, and queues that are looked at for it: further
-/// ones are left out and counted. Source: measured, less than a millisecond of a shard.
+/// ones are left out and counted. Source: measured, about a millisecond of a shard.
 pub const LAG_PAIRS_MAX: usize = 1000;
 pub const LAG_QUEUES_MAX: usize = 8192;
 /// Holds that a shard looks at in one turn for somebody who asks; the rest follows in later ones.

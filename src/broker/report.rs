@@ -158,8 +158,14 @@ fn lag(broker: &Broker, group: &str, topic: &str, queues: u32, cx: &Context<'_>)
                 .wall_ms
                 .saturating_sub(at_ms.unwrap_or(cx.now.wall_ms))
         };
-        lag.latency_ms = lag.latency_ms.max(age_ms(committed));
-        lag.queueing_ms = lag.queueing_ms.max(age_ms(pulled));
+        let latency_ms = age_ms(committed);
+        let queueing_ms = if pulled == committed {
+            latency_ms
+        } else {
+            age_ms(pulled)
+        };
+        lag.latency_ms = lag.latency_ms.max(latency_ms);
+        lag.queueing_ms = lag.queueing_ms.max(queueing_ms);
     }
     lag
 }
