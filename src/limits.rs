@@ -135,6 +135,8 @@ pub const INLINE_WRITE_BYTES_MAX: usize = 64 * KIB as usize;
 pub const LOG_WRITE_BYTES_MAX: usize = 4 * MIB as usize;
 /// Bytes appended but not yet written, per shard; above it sends are answered 2 (system busy).
 pub const UNWRITTEN_BYTES_MAX: u64 = 64 * MIB as u64;
+/// Answers of one shard that wait until the name servers know of a change; further ones don't wait for that.
+pub const REGISTRATIONS_WAITING_MAX: usize = 10_000;
 /// Messages between a shard and the control thread.
 pub const MAILBOX_SLOTS: usize = 1024;
 /// Steps of reading for one cold request, each at most `COLD_READ_BYTES_MAX`.

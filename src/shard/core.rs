@@ -332,6 +332,11 @@ impl Core {
 
     /// Hands mail to the control thread, in order.
     pub(super) fn report(&mut self, mail: FromShard) {
+        if matches!(mail, FromShard::Register { .. }) {
+            // A newer registration says all that an older one does, and is answered for both.
+            let is_other = |waiting: &FromShard| !matches!(waiting, FromShard::Register { .. });
+            self.unsent.retain(is_other);
+        }
         self.unsent.push_back(mail);
         self.flush_mail();
     }

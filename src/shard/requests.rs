@@ -5,6 +5,7 @@ use super::acks::PendingAck;
 use super::cold::{Cold, ColdError};
 use crate::broker::{self, Addressed, Context, Outcome, Peer, handler, internal};
 use crate::ids::ConnectionId;
+use crate::limits::REGISTRATIONS_WAITING_MAX;
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
 use crate::protocol::frame::{self, Frame, Split};
@@ -91,21 +92,32 @@ impl Core {
             ),
             Outcome::AwaitRegistration(_) if one_way => {}
             Outcome::AwaitRegistration(response) => {
-                let sequence = self.registration_sequence + 1;
-                let connection = peer.connection;
-                self.registrations.push_back((
-                    sequence,
-                    Addressed {
-                        connection,
-                        opaque,
-                        encoding,
-                        response,
-                    },
-                    asked,
-                ));
+                let addressed = Addressed {
+                    connection: peer.connection,
+                    opaque,
+                    encoding,
+                    response,
+                };
+                self.await_registration(addressed, asked);
             }
         }
         true
+    }
+
+    /// Answers once the name servers know of what changed in this turn; at once, if too many wait for that.
+    fn await_registration(&mut self, addressed: Addressed, asked: Asked) {
+        if self.registrations.len() >= REGISTRATIONS_WAITING_MAX {
+            self.count_answer(asked, addressed.response.code);
+            self.reply(
+                addressed.connection,
+                addressed.opaque,
+                addressed.encoding,
+                addressed.response,
+            );
+            return;
+        }
+        let sequence = self.registration_sequence + 1;
+        self.registrations.push_back((sequence, addressed, asked));
     }
 
     /// A request that was not held is answered. One with a code that isn't known has no series of its own: clients
