@@ -53,7 +53,7 @@ fn dispatch(
         Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
         Code::UNREGISTER_CLIENT => clients::unregister(broker, command, peer),
         Code::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command),
-        Code::CHECK_CLIENT_CONFIG => clients::check_config(command),
+        Code::CHECK_CLIENT_CONFIG => clients::check_config(broker, command),
         Code::UPDATE_AND_CREATE_TOPIC => admin::update_topic(broker, command, cx),
         Code::UPDATE_AND_CREATE_TOPIC_LIST => admin::update_topics(broker, command, cx),
         Code::GET_ALL_TOPIC_CONFIG => admin::all_topics(broker, command),

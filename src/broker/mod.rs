@@ -55,6 +55,8 @@ pub struct BrokerConfig {
     /// 4 read, 2 write.
     pub permission: u32,
     pub lite_pull_enable: bool,
+    /// SQL92 filters.
+    pub property_filter_enable: bool,
     /// 14 answers 0 where a group has no offset and the queue's first message is still in memory, as Apache does.
     pub young_queues_start_at_zero: bool,
     /// How often committed offsets are persisted when they changed.

@@ -358,6 +358,12 @@ const CONSUMERS: &[Key] = &[
         "serve lite pull consumers",
     ),
     key(
+        "enablePropertyFilter",
+        Kind::Bool,
+        "true",
+        "filter by SQL92 expressions over the properties of messages",
+    ),
+    key(
         "youngQueuesStartAtZero",
         Kind::Bool,
         "true",
@@ -384,12 +390,6 @@ const LATER: &[Key] = &[
         int(1, 99),
         "75",
         "percent of the disk at which old segments are deleted",
-    ),
-    later(
-        "enablePropertyFilter",
-        Kind::Bool,
-        "false",
-        "filter by SQL92",
     ),
     later(
         "messageDelayLevel",

@@ -68,6 +68,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             short_polling_ms: config.integer("shortPollingTimeMills") as u64,
             permission: config.integer("brokerPermission") as u32,
             lite_pull_enable: config.bool("litePullMessageEnable"),
+            property_filter_enable: config.bool("enablePropertyFilter"),
             young_queues_start_at_zero: config.bool("youngQueuesStartAtZero"),
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
         },

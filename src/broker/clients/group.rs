@@ -172,7 +172,7 @@ impl ConsumerGroup {
         let filter = Filter::parse(&sent.sub_string, &sent.expression_type);
         let filter = filter.unwrap_or_else(|error| {
             self.warn_filter(&format!("matches nothing: {error}"), now_us);
-            Filter::Tags(Vec::new())
+            Filter::Invalid(error.to_string().into())
         });
         self.bytes += cost(&sent.topic, &sent.sub_string);
         let subscription = Subscription {

@@ -1,7 +1,7 @@
 //! 34, 35, 38, 46.
 
 use super::group::Beat;
-use crate::broker::filter::{Filter, FilterError};
+use crate::broker::filter::{self, Filter};
 use crate::broker::{Broker, Context, Outcome, Peer};
 use crate::limits::{CLIENT_ID_BYTES_MAX, HEARTBEAT_GROUPS_MAX};
 use crate::protocol::bodies::{self, CheckClientConfig, ConsumerData, ConsumerIds, Heartbeat};
@@ -106,7 +106,7 @@ pub fn list_by_group(broker: &mut Broker, command: &Command<'_>) -> Answer {
 }
 
 /// 46: a consumer asks before it starts whether its expression is understood; anything but success ends its start.
-pub fn check_config(command: &Command<'_>) -> Answer {
+pub fn check_config(broker: &Broker, command: &Command<'_>) -> Answer {
     let check: CheckClientConfig = match bodies::decode(command.body) {
         Ok(check) => check,
         Err(error) => {
@@ -115,16 +115,11 @@ pub fn check_config(command: &Command<'_>) -> Answer {
         }
     };
     let data = &check.subscription_data;
+    if filter::is_sql_type(&data.expression_type) && !broker.config.property_filter_enable {
+        return refuse(ResponseCode::SYSTEM_ERROR, filter::SQL_IS_OFF);
+    }
     match Filter::parse(&data.sub_string, &data.expression_type) {
         Ok(_) => Ok(Outcome::Reply(Response::success())),
-        // Named with what to do, since the bare text sends people to a switch (apache/rocketmq#310, #8631).
-        Err(FilterError::Type(kind)) if kind.eq_ignore_ascii_case("SQL92") => refuse(
-            ResponseCode::SYSTEM_ERROR,
-            format!(
-                "The broker does not support consumer to filter message by {kind}; this version of ringmq filters by \
-                 TAG only, and no configuration key changes that: subscribe with tags, or filter in the consumer"
-            ),
-        ),
         Err(error) => refuse(ResponseCode::SUBSCRIPTION_PARSE_FAILED, error.to_string()),
     }
 }

@@ -303,7 +303,7 @@ impl Scan<'_> {
         if self.count() > 0 && taken + entry.bytes as usize > PULL_BYTES_MAX as usize {
             return Err(Stop::Full);
         }
-        if matches!(filter, Filter::Tags(_)) {
+        if !matches!(filter, Filter::All) {
             match self.store.record(entry.at, entry.bytes, self.fetched) {
                 Ok(record) if filter.matches_record(&record) => {}
                 Ok(_) => {
@@ -381,7 +381,9 @@ impl Scan<'_> {
         let messages_max = self.request.messages_max;
         match self.request.subscription.filter {
             Filter::All => messages_max,
-            Filter::Tags(_) => PULL_ENTRIES_EXAMINED_MAX.max(messages_max),
+            Filter::Tags(_) | Filter::Sql(_) | Filter::Invalid(_) => {
+                PULL_ENTRIES_EXAMINED_MAX.max(messages_max)
+            }
         }
     }
 

@@ -67,6 +67,7 @@ pub fn broker_config() -> BrokerConfig {
         short_polling_ms: 1000,
         permission: 6,
         lite_pull_enable: true,
+        property_filter_enable: true,
         young_queues_start_at_zero: true,
         offsets_persist_ms: 5000,
     }
