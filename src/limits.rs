@@ -95,6 +95,9 @@ pub const STATS_ROWS_MAX: usize = 32_768;
 pub const STATS_READS_MAX: usize = 4096;
 /// Id of a client. Beyond it: the heartbeat is refused, code 1. Source: ours, ids are address, process and unit name.
 pub const CLIENT_ID_BYTES_MAX: usize = 1024;
+/// Requests to clients (326, 307, 309, 221) of one shard that wait for an answer. At the limit: whoever asks for a
+/// further one is answered 2. Source: ours, each may hold a message.
+pub const CLIENT_CALLS_MAX: usize = 1024;
 /// Connections of one shard; further ones are closed at accept.
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.

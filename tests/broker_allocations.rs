@@ -7,7 +7,7 @@
 
 use bytes::BytesMut;
 use ringmq::broker::{Broker, BrokerConfig, ConfigFiles, Context, Effects, Outcome, Peer, handler};
-use ringmq::ids::ConnectionId;
+use ringmq::ids::{ConnectionId, ShardId};
 use ringmq::io::uring::{Uring, UringConfig};
 use ringmq::io::{Completion, Io, WriteMode};
 use ringmq::protocol::codes::ResponseCode;
@@ -118,6 +118,7 @@ impl Bench {
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {
+            shard: ShardId(0),
             cluster_name: "C".to_owned(),
             broker_name: "b".to_owned(),
             broker_id: 0,

@@ -1,12 +1,14 @@
 //! Which function answers which request.
 
-use super::{Broker, Context, Outcome, Peer, admin, clients, offsets, pull, query, send};
+use super::{
+    Broker, Context, Outcome, Peer, admin, clients, offsets, pull, query, relay, reply, send,
+};
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
 
 /// Runs one request. One-way requests give `Outcome::Nothing`, whatever their handler says: what they appended or
-/// committed stands, nobody waits for it. A response frame of a client asks for nothing.
+/// committed stands, nobody waits for it. A response frame of a client answers a request of this broker.
 pub fn handle(
     broker: &mut Broker,
     command: &Command<'_>,
@@ -14,6 +16,7 @@ pub fn handle(
     cx: &mut Context<'_>,
 ) -> Outcome {
     if command.is_response() {
+        relay::on_answer(broker, command, peer, cx);
         return Outcome::Nothing;
     }
     let outcome = dispatch(broker, command, peer, cx);
@@ -42,6 +45,9 @@ fn dispatch(
         }
         Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
             return pull::handle(broker, command, peer, cx);
+        }
+        Code::SEND_REPLY_MESSAGE | Code::SEND_REPLY_MESSAGE_V2 => {
+            reply::handle(broker, command, peer, cx)
         }
         Code::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
         Code::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),

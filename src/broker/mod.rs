@@ -13,6 +13,8 @@ pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
+pub mod relay;
+pub mod reply;
 pub mod send;
 pub mod topics;
 pub mod unique_key;
@@ -21,7 +23,7 @@ pub mod unique_key;
 mod tests;
 
 use crate::clock::Now;
-use crate::ids::{ConnectionId, PhysicalOffset};
+use crate::ids::{ConnectionId, PhysicalOffset, ShardId};
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Response, SendResponseHeader};
@@ -34,6 +36,7 @@ use std::net::SocketAddr;
 /// What the broker needs to know of the configuration of its shard.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
+    pub shard: ShardId,
     pub cluster_name: String,
     /// Of this shard, e.g. `broker-0`.
     pub broker_name: String,
@@ -124,6 +127,10 @@ pub struct Effects {
     pub reads: Vec<(pull::PullRequest, SmallVec<[Missing; 4]>)>,
     /// One-way requests to clients (40).
     pub notifications: Vec<Notification>,
+    /// Requests to clients whose answers somebody waits for.
+    pub calls: Vec<relay::AddressedCall>,
+    /// Mail for the other shards of the process.
+    pub letters: Vec<relay::Letter>,
     /// Topics were created by a first send: the other shards create them too.
     pub created_topics: Vec<TopicConfig>,
     /// The topic table changed: register with the name servers at once.
@@ -156,6 +163,8 @@ pub struct Broker {
     pub clients: clients::Clients,
     pub holds: holds::Holds,
     pub rates: rates::Rates,
+    /// Requests to clients that wait for their answers.
+    pub relays: relay::Relays,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
     /// Memory reused by sends.
@@ -172,6 +181,7 @@ impl Broker {
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
             rates: rates::Rates::default(),
+            relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
             config,
@@ -187,6 +197,7 @@ impl Broker {
     pub fn expire(&mut self, cx: &mut Context<'_>) {
         holds::expire(self, cx);
         clients::expire(self, cx);
+        relay::expire(self, cx);
         offsets::persist_if_due(self, cx);
     }
 
@@ -194,6 +205,7 @@ impl Broker {
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
         clients::on_closed(self, connection);
+        relay::on_closed(self, connection, cx);
     }
 
     /// What all requests of a turn caused together, once: changed configuration files, notifications. Called before
@@ -209,6 +221,7 @@ impl Broker {
         [
             self.holds.next_deadline(),
             self.clients.next_deadline(),
+            self.relays.next_deadline(),
             self.offsets.next_deadline(),
         ]
         .into_iter()
@@ -219,6 +232,7 @@ impl Broker {
     /// Answers every hold (19), as at its deadline; the broker stops.
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
+        relay::answer_all(self, cx);
         offsets::persist_now(self, cx);
     }
 }

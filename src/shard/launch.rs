@@ -52,6 +52,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
         core,
         listen: SocketAddr::new(config.bind, config.shard_port(shard)),
         broker: BrokerConfig {
+            shard: ShardId(shard),
             cluster_name: config.text("brokerClusterName").to_owned(),
             broker_name: config.shard_name(shard),
             broker_id: 0,

@@ -27,6 +27,9 @@ const WARN_US: u64 = 600_000_000;
 pub struct Member {
     pub client_id: Rc<str>,
     pub address: SocketAddr,
+    pub language: &'static str,
+    /// Of the client, as its heartbeat's header says.
+    pub version: i32,
     pub joined_us: u64,
     /// Of the last heartbeat.
     pub heard_us: u64,
@@ -41,6 +44,8 @@ pub struct Member {
 pub struct Beat<'a> {
     pub client_id: &'a Rc<str>,
     pub peer: Peer,
+    pub language: &'static str,
+    pub version: i32,
     pub now_us: u64,
     /// It leaves its subscriptions out: those that are there hold.
     pub keep_subscriptions: bool,
@@ -50,6 +55,9 @@ pub struct Beat<'a> {
 pub struct ConsumerGroup {
     pub name: Rc<str>,
     pub broadcasting: bool,
+    /// Names of constants, as the newest heartbeat has them.
+    pub consume_type: Box<str>,
+    pub consume_from_where: Box<str>,
     pub members: BTreeMap<ConnectionId, Member>,
     pub subscriptions: NameMap<Rc<Subscription>>,
     /// Its members are to be notified at the end of this turn.
@@ -69,6 +77,8 @@ impl ConsumerGroup {
         Self {
             name: Rc::from(name),
             broadcasting: false,
+            consume_type: Box::default(),
+            consume_from_where: Box::default(),
             members: BTreeMap::new(),
             subscriptions: NameMap::default(),
             is_changed: false,
@@ -88,6 +98,8 @@ impl ConsumerGroup {
     /// **Source**: apache/rocketmq 5.3.x `ConsumerGroupInfo` `updateChannel`, `updateSubscription`.
     pub fn hear(&mut self, data: &ConsumerData, beat: &Beat<'_>, room: usize) -> bool {
         self.broadcasting = data.message_model == BROADCASTING;
+        replace_name(&mut self.consume_type, &data.consume_type);
+        replace_name(&mut self.consume_from_where, &data.consume_from_where);
         let connection = beat.peer.connection;
         let digest = if beat.keep_subscriptions {
             self.members.get(&connection).map_or(0, |m| m.digest)
@@ -128,6 +140,8 @@ impl ConsumerGroup {
         let member = Member {
             client_id: Rc::clone(beat.client_id),
             address: beat.peer.address,
+            language: beat.language,
+            version: beat.version,
             joined_us: beat.now_us,
             heard_us: beat.now_us,
             digest,
@@ -291,6 +305,14 @@ impl ConsumerGroup {
     }
 }
 
+/// A longer one is no constant's name.
+fn replace_name(name: &mut Box<str>, newest: &str) {
+    const NAME_BYTES_MAX: usize = 64;
+    if **name != *newest && newest.len() <= NAME_BYTES_MAX {
+        *name = newest.into();
+    }
+}
+
 fn is_recent(warned_us: Option<u64>, now_us: u64) -> bool {
     warned_us.is_some_and(|at| now_us < at.saturating_add(WARN_US))
 }
@@ -327,6 +349,8 @@ mod tests {
         let beat = Beat {
             client_id: &id.into(),
             peer,
+            language: "JAVA",
+            version: 479,
             now_us: seconds * SECOND,
             keep_subscriptions: false,
         };

@@ -45,6 +45,8 @@ pub fn heartbeat(
     let beat = Beat {
         client_id: &client_id,
         peer,
+        language: language(command.language),
+        version: command.version,
         now_us,
         keep_subscriptions: sent.without_sub,
     };
@@ -57,12 +59,22 @@ pub fn heartbeat(
             continue;
         }
         let clients = &mut broker.clients;
-        let heard = clients.hear_producer(name, &client_id, peer.connection, now_us);
+        let heard = clients.hear_producer(name, &beat);
         if let Err(error) = heard {
             clients.warn_full(name, peer, error, now_us);
         }
     }
     Ok(Outcome::Reply(Response::success()))
+}
+
+/// The name of a client's language. Source: apache/rocketmq 5.3.x `LanguageCode`.
+fn language(name: &str) -> &'static str {
+    const NAMES: [&str; 14] = [
+        "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "HTTP", "GO", "PHP", "OMS",
+        "RUST", "NODE_JS", "OTHER",
+    ];
+    let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name));
+    known.copied().unwrap_or("OTHER")
 }
 
 fn hear_consumer(broker: &mut Broker, data: &ConsumerData, beat: &Beat<'_>, cx: &mut Context<'_>) {

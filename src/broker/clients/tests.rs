@@ -427,37 +427,47 @@ fn broken_heartbeats_are_refused() {
     check(&desk.broker.clients);
 }
 
+/// A producer's heartbeat.
+fn hear(clients: &mut Clients, group: &str, connection: ConnectionId) -> Result<(), Full> {
+    let beat = Beat {
+        client_id: &"c".into(),
+        peer: Peer {
+            connection,
+            address: ([10, 0, 0, 9], 1).into(),
+        },
+        language: "JAVA",
+        version: 479,
+        now_us: 0,
+        keep_subscriptions: false,
+    };
+    clients.hear_producer(group, &beat)
+}
+
 /// Source: apache/rocketmq PR 8672, #8959: tables of producers that grow for ever.
 #[test]
 fn tables_are_bounded() {
     let mut clients = Clients::default();
-    let id: Rc<str> = "c".into();
     for index in 0..PRODUCER_GROUPS_MAX {
-        clients
-            .hear_producer(&format!("P{index}"), &id, connection(1), 0)
-            .unwrap();
+        hear(&mut clients, &format!("P{index}"), connection(1)).unwrap();
     }
-    let full = clients.hear_producer("OneMore", &id, connection(1), 0);
+    let full = hear(&mut clients, "OneMore", connection(1));
     assert_eq!(full, Err(Full::ProducerGroups));
     assert_eq!(
-        clients.hear_producer("P1", &id, connection(1), 0),
+        hear(&mut clients, "P1", connection(1)),
         Ok(()),
         "it is there"
     );
     for index in 0..MEMBERSHIPS_MAX - PRODUCER_GROUPS_MAX {
         let connection = connection(2 + index as u32);
-        clients.hear_producer("P1", &id, connection, 0).unwrap();
+        hear(&mut clients, "P1", connection).unwrap();
     }
-    let full = clients.hear_producer("P1", &id, connection(u32::MAX), 0);
+    let full = hear(&mut clients, "P1", connection(u32::MAX));
     assert_eq!(full, Err(Full::Memberships));
     check(&clients);
     clients.drop_connection(connection(1));
     check(&clients);
     assert_eq!(clients.producers.len(), 1);
-    assert_eq!(
-        clients.hear_producer("OneMore", &id, connection(2), 0),
-        Ok(())
-    );
+    assert_eq!(hear(&mut clients, "OneMore", connection(2)), Ok(()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod holds;
 mod property;
 pub mod pulls;
 mod queries;
+mod replies;
 mod sends;
 
 use super::*;
@@ -52,6 +53,7 @@ pub fn big_store_config() -> StoreConfig {
 
 pub fn broker_config() -> BrokerConfig {
     BrokerConfig {
+        shard: ShardId(0),
         cluster_name: "C".to_owned(),
         broker_name: "b".to_owned(),
         broker_id: 0,
@@ -118,6 +120,9 @@ pub struct Desk {
     closed: Vec<ConnectionId>,
     /// What was to be told to clients, and the newest contents of each configuration file.
     pub notifications: Vec<Notification>,
+    /// Requests to clients, and mail for other shards.
+    pub calls: Vec<relay::AddressedCall>,
+    pub letters: Vec<relay::Letter>,
     pub files: BTreeMap<&'static str, bytes::Bytes>,
     /// Registrations that were asked for.
     pub registrations: u32,
@@ -167,6 +172,8 @@ impl Desk {
             done: Vec::new(),
             closed: Vec::new(),
             notifications: Vec::new(),
+            calls: Vec::new(),
+            letters: Vec::new(),
             files: BTreeMap::new(),
             registrations: 0,
         }
@@ -335,6 +342,8 @@ impl Desk {
             self.read(Cold::Pull(request), 0, &missing, Fetched::default());
         }
         self.notifications.append(&mut self.effects.notifications);
+        self.calls.append(&mut self.effects.calls);
+        self.letters.append(&mut self.effects.letters);
         self.effects.created_topics.clear();
         self.files.extend(self.effects.files.drain(..));
         self.registrations += u32::from(std::mem::take(&mut self.effects.register));
