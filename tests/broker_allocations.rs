@@ -136,6 +136,7 @@ impl Bench {
             lite_pull_enable: true,
             property_filter_enable: true,
             young_queues_start_at_zero: true,
+            settings: vec![("longPollingEnable", "true".to_owned())],
             offsets_persist_ms: 5000,
         };
         Self {

@@ -120,6 +120,32 @@ impl Clients {
         topics
     }
 
+    pub(super) fn consumer_group(&self, name: &str) -> Option<&ConsumerGroup> {
+        self.consumers.get(name)
+    }
+
+    /// Live groups that subscribe to a topic.
+    pub fn groups_of<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a str> {
+        let groups = self.consumers.values();
+        let groups = groups.filter(move |group| group.subscriptions.contains_key(topic));
+        groups.map(|group| &*group.name)
+    }
+
+    pub fn producers_of(&self, group: &str) -> impl Iterator<Item = &Producer> {
+        let group = self.producers.get(group);
+        group.into_iter().flat_map(|group| group.members.values())
+    }
+
+    /// All producers with their groups, sorted by group.
+    pub fn all_producers(&self) -> Vec<(&str, &Producer)> {
+        let groups = self.producers.values();
+        let mut all: Vec<_> = groups
+            .flat_map(|group| group.members.values().map(|member| (&*group.name, member)))
+            .collect();
+        all.sort_by_key(|(name, _)| *name);
+        all
+    }
+
     /// The connection of a producer, of whatever group, by its client id.
     pub fn producer(&self, client_id: &str) -> Option<ConnectionId> {
         self.producer_ids.get(client_id).copied()

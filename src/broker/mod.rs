@@ -15,6 +15,7 @@ pub mod query;
 pub mod rates;
 pub mod relay;
 pub mod reply;
+pub mod resets;
 pub mod send;
 pub mod topics;
 pub mod unique_key;
@@ -24,7 +25,7 @@ mod tests;
 
 use crate::clock::Now;
 use crate::ids::{ConnectionId, PhysicalOffset, ShardId};
-use crate::protocol::bodies::TopicConfig;
+use crate::protocol::bodies::{DataVersion, TopicConfig};
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Response, SendResponseHeader};
 use crate::stats::Counters;
@@ -62,6 +63,8 @@ pub struct BrokerConfig {
     pub property_filter_enable: bool,
     /// 14 answers 0 where a group has no offset and the queue's first message is still in memory, as Apache does.
     pub young_queues_start_at_zero: bool,
+    /// All keys with their values, for tools that show them; none of it is gone by here.
+    pub settings: Vec<(&'static str, String)>,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
 }
@@ -160,7 +163,11 @@ pub struct Broker {
     pub topics: topics::Topics,
     pub groups: groups::Groups,
     pub offsets: offsets::ConsumerOffsets,
+    /// Offsets set by an administrator that consumers have not taken.
+    pub resets: resets::Resets,
     pub clients: clients::Clients,
+    /// Grows with every change of the configuration.
+    pub settings_version: DataVersion,
     pub holds: holds::Holds,
     pub rates: rates::Rates,
     /// Requests to clients that wait for their answers.
@@ -178,7 +185,9 @@ impl Broker {
             topics: topics::Topics::load(&config, files.topics)?,
             groups: groups::Groups::load(files.groups)?,
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            resets: resets::Resets::default(),
             clients: clients::Clients::default(),
+            settings_version: DataVersion::default(),
             holds: holds::Holds::default(),
             rates: rates::Rates::default(),
             relays: relay::Relays::default(),

@@ -87,6 +87,12 @@ fn first_run(
     header: &PullHeader<'_>,
     cx: &mut Context<'_>,
 ) -> Outcome {
+    let reset = broker
+        .resets
+        .take(&request.group, &request.topic, request.queue_id);
+    if let Some(offset) = reset {
+        return Outcome::Reply(offset_reset(&request, offset, cx));
+    }
     if cx.first_run && header.sys_flag & PULL_FLAG_COMMIT_OFFSET != 0 {
         commit_offset(broker, &request, header.commit_offset, cx);
     }
@@ -184,6 +190,12 @@ pub(super) fn at_deadline(request: &mut PullRequest, cx: &mut Context<'_>) -> Re
         // A read would be later than the client expects; it asks again at once.
         HeldEvaluation::End | HeldEvaluation::Missing(_) => scan::end(request, cx.store),
     };
+    answer.response(cx.counters)
+}
+
+/// The answer to a pull, held or not, whose offset was set by an administrator.
+pub(super) fn offset_reset(request: &PullRequest, offset: u64, cx: &mut Context<'_>) -> Response {
+    let answer = Answer::reset(offset, cx.store.bounds(request.queue));
     answer.response(cx.counters)
 }
 

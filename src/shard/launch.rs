@@ -71,6 +71,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             lite_pull_enable: config.bool("litePullMessageEnable"),
             property_filter_enable: config.bool("enablePropertyFilter"),
             young_queues_start_at_zero: config.bool("youngQueuesStartAtZero"),
+            settings: config.values(shard),
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
         },
         store: StoreConfig {

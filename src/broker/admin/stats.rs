@@ -20,14 +20,14 @@ use smallvec::SmallVec;
 
 /// Store times, and what has to be read for those that are not in memory.
 #[derive(Default)]
-struct StoreTimes {
+pub(super) struct StoreTimes {
     missing: SmallVec<[Missing; 4]>,
     asked: usize,
 }
 
 impl StoreTimes {
     /// In milliseconds; 0 where the message is gone, or not read yet.
-    fn of(&mut self, queue: QueueIndex, offset: u64, cx: &Context<'_>) -> u64 {
+    pub(super) fn of(&mut self, queue: QueueIndex, offset: u64, cx: &Context<'_>) -> u64 {
         self.asked += 1;
         match query::store_time(queue, offset, cx) {
             Ok(time) => time,
@@ -40,7 +40,7 @@ impl StoreTimes {
         }
     }
 
-    fn answer(self, body: impl FnOnce() -> Vec<u8>) -> Outcome {
+    pub(super) fn answer(self, body: impl FnOnce() -> Vec<u8>) -> Outcome {
         if self.missing.is_empty() {
             Outcome::Reply(Response::with_body(body()))
         } else {

@@ -31,6 +31,7 @@ enum Status {
     OffsetTooSmall,
     OffsetOverflowOne,
     OffsetOverflowBadly,
+    OffsetReset,
 }
 
 impl Status {
@@ -43,6 +44,7 @@ impl Status {
             Status::OffsetTooSmall => "OFFSET_TOO_SMALL",
             Status::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
             Status::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
+            Status::OffsetReset => "OFFSET_RESET",
         }
     }
 }
@@ -102,7 +104,9 @@ impl Answer {
                 ResponseCode::PULL_RETRY_IMMEDIATELY
             }
             Status::NoMessageInQueue | Status::OffsetOverflowOne => ResponseCode::PULL_NOT_FOUND,
-            Status::OffsetTooSmall | Status::OffsetOverflowBadly => ResponseCode::PULL_OFFSET_MOVED,
+            Status::OffsetTooSmall | Status::OffsetOverflowBadly | Status::OffsetReset => {
+                ResponseCode::PULL_OFFSET_MOVED
+            }
         };
         Self {
             status,
@@ -119,6 +123,11 @@ impl Answer {
             code: ResponseCode::PULL_OFFSET_MOVED,
             ..Self::new(Status::NoMessageInQueue, QueueOffset(0), bounds)
         }
+    }
+
+    /// A pull of a queue whose offset was set by an administrator.
+    pub(super) fn reset(offset: u64, bounds: QueueBounds) -> Self {
+        Self::new(Status::OffsetReset, QueueOffset(offset), bounds)
     }
 
     /// A pull from below every offset that can be.

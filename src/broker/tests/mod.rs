@@ -1,5 +1,6 @@
 //! Tests of the handlers over a real store on a simulated disk, with the shard's part played by [`Desk`].
 
+mod administration;
 pub mod config_files;
 mod holds;
 mod property;
@@ -71,6 +72,7 @@ pub fn broker_config() -> BrokerConfig {
         lite_pull_enable: true,
         property_filter_enable: true,
         young_queues_start_at_zero: true,
+        settings: vec![("longPollingEnable", "true".to_owned())],
         offsets_persist_ms: 5000,
     }
 }

@@ -144,6 +144,18 @@ pub fn encode_consume_stats(broker_name: &str, queues: &[ConsumeQueueStats]) -> 
     stats.encode()
 }
 
+/// Answer to 222: the new offsets of queues of one broker.
+pub fn encode_queue_offsets(broker_name: &str, topic: &str, offsets: &[(u32, u64)]) -> Vec<u8> {
+    let row = |(queue_id, offset): &(u32, u64)| {
+        (MessageQueue::new(broker_name, topic, *queue_id), *offset)
+    };
+    let table: BTreeMap<MessageQueue, u64> = offsets.iter().map(row).collect();
+    let mut out = b"{\"offsetTable\":".to_vec();
+    object_keys::encode(&table, &mut out);
+    out.push(b'}');
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
