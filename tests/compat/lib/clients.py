@@ -34,7 +34,7 @@ class Client:
 
 class Java(Client):
     source = "java"
-    extra = ["pull_lite", "latency_probe"]
+    extra = ["pull_lite", "latency_probe", "sql92", "request_reply"]
 
     def __init__(self, name, version, *flags):
         self.name, self.version, self.flags = name, version, list(flags)
