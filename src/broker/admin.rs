@@ -1,5 +1,5 @@
 //! Administration of topics, groups, offsets and connected clients: 17, 18, 21, 25, 26, 28, 200–204, 207, 208, 215, 222,
-//! 300, 303, 305, 307, 309, 314, 328, 343, 345, 351.
+//! 300, 303, 305, 307, 309, 314, 317, 321, 328, 343, 345, 351.
 //!
 //! What changes a topic is answered once the name servers know of it: a tool that creates a topic asks for its route
 //! next. What changes nothing is answered at once.
@@ -16,6 +16,7 @@ mod attributes;
 mod calls;
 mod connections;
 mod groups;
+mod queues;
 mod resets;
 mod runtime;
 mod settings;
@@ -30,10 +31,11 @@ pub use connections::{
     topics_of_group,
 };
 pub use groups::{all_groups, delete_group, update_group};
+pub use queues::entries;
 pub use resets::{clone_offsets, reset_offsets, time_spans};
 pub use runtime::runtime;
 pub use settings::{settings, update as update_settings};
-pub use stats::{consume_stats, topic_stats};
+pub use stats::{all_consume_stats, consume_stats, topic_stats};
 pub use topics::{all_topics, delete_topic, topic, update_topic, update_topics};
 
 type Answer = Result<Outcome, FieldError>;

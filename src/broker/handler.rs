@@ -80,6 +80,8 @@ fn dispatch(
         Code::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => admin::system_topics(broker),
         Code::INVOKE_BROKER_TO_RESET_OFFSET => admin::reset_offsets(broker, command, cx),
         Code::CLONE_GROUP_OFFSET => admin::clone_offsets(broker, command, cx),
+        Code::GET_BROKER_CONSUME_STATS => admin::all_consume_stats(broker, command, cx),
+        Code::QUERY_CONSUME_QUEUE => admin::entries(broker, command, cx),
         Code::QUERY_CONSUME_TIME_SPAN => admin::time_spans(broker, command, cx),
         Code::GET_CONSUMER_RUNNING_INFO => admin::running_info(broker, command, peer, cx),
         Code::CONSUME_MESSAGE_DIRECTLY => admin::consume_directly(broker, command, peer, cx),

@@ -18,7 +18,7 @@ fn answer(body: &Value) -> Answer {
 }
 
 /// A subscription as clients announce it.
-fn subscription_data(subscription: &Subscription) -> Value {
+pub(super) fn subscription_data(subscription: &Subscription) -> Value {
     let tags: &[(i64, String)] = match &subscription.filter {
         Filter::Tags(tags) => tags,
         Filter::All | Filter::Sql(_) | Filter::Invalid(_) => &[],

@@ -289,6 +289,66 @@ fn a_group_is_shown_in_time() {
     );
 }
 
+#[test]
+fn all_groups_are_shown_at_once() {
+    let mut desk = desk();
+    commit(&mut desk, "G", "3");
+    commit(&mut desk, "TOOLS_CONSUMER", "0");
+    let shown = body(&desk.call(317, &[("isOrder", "false")], &[]));
+    let list = shown["consumeStatsList"].as_array().unwrap();
+    let groups: Vec<_> = list
+        .iter()
+        .flat_map(|one| one.as_object().unwrap().keys())
+        .collect();
+    assert_eq!(groups, ["G", "TOOLS_CONSUMER"]);
+    let table = list[0]["G"][0]["offsetTable"].as_object().unwrap();
+    assert_eq!(
+        table
+            .values()
+            .map(|row| row["consumerOffset"].as_i64().unwrap())
+            .sum::<i64>(),
+        3
+    );
+    assert_eq!(
+        (&shown["totalDiff"], &shown["brokerAddr"]),
+        (&json!(7), &json!("10.0.0.1:10911"))
+    );
+    let ordered = body(&desk.call(317, &[("isOrder", "true")], &[]));
+    assert_eq!(ordered["consumeStatsList"], json!([]));
+}
+
+#[test]
+fn entries_of_a_queue_are_shown() {
+    let mut desk = desk();
+    let fields = [
+        ("topic", "T"),
+        ("queueId", "0"),
+        ("index", "3"),
+        ("count", "10"),
+        ("consumerGroup", "G"),
+    ];
+    let shown = body(&desk.call(321, &fields, &[]));
+    assert_eq!(
+        (&shown["minQueueIndex"], &shown["maxQueueIndex"]),
+        (&json!(0), &json!(5))
+    );
+    let data = shown["queueData"].as_array().unwrap();
+    assert_eq!(data.len(), 2);
+    assert_eq!(
+        (&data[0]["tagsCode"], &data[0]["eval"]),
+        (&json!(65), &json!(true))
+    );
+    assert!(data[0]["physicOffset"].as_u64() < data[1]["physicOffset"].as_u64());
+    assert_eq!(shown["subscriptionData"]["subString"], "A || B");
+    let fields = [
+        ("topic", "T"),
+        ("queueId", "77"),
+        ("index", "0"),
+        ("count", "1"),
+    ];
+    assert_eq!(refused(&desk.call(321, &fields, &[])).0, 1);
+}
+
 fn client_id(desk: &Desk) -> String {
     let (_, member): (_, &clients::Member) = desk.broker.clients.members("G").next().unwrap();
     member.client_id.to_string()

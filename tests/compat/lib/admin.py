@@ -90,6 +90,8 @@ def commands(version, broker, port, message_id):
         ("resetOffsetByTime", ["-g", GROUP, "-t", TOPIC, "-s", "-1"], r"%s\s+0\s+\d+" % broker),
         ("updateSubGroup", ["-b", address, "-g", "GID_clone"], r"create subscription group to .* success"),
         ("cloneGroupOffset", ["-s", GROUP, "-d", "GID_clone", "-t", TOPIC], r"clone group offset|success|$"),
+        ("brokerConsumeStats", ["-b", address], r"%s\s+%s" % (TOPIC, GROUP)),
+        ("queryCq", ["-t", TOPIC, "-q", "0", "-i", "0", "-c", "2"], r"Max:\s*[1-9]|maxIndex|offset"),
         ("brokerStatus", ["-b", address], r"putTps"),
         ("getBrokerConfig", ["-b", address], r"longPollingEnable\s+=\s+true"),
         ("updateBrokerConfig", ["-b", address, "-k", "longPollingEnable", "-v", "true"], r"update broker config success"),
@@ -120,8 +122,10 @@ def send_one(port):
 
 
 def run(version, binary, install, checks, only):
-    classpath = harness.apache_classpath(install, version)
+    classpath = harness.maven(harness.HERE / "tools", version, CACHE / ("tools-" + version), install)
     folder = harness.Folder().path
+    harness.logback(folder)
+    (folder / "conf" / "logback_tools.xml").write_text(harness.LOGBACK)  # 4.9 does not start without it
     ours = harness.Ringmq(binary, folder / "ours", CACHE / "logs" / "admin")
     ours.start()
     namesrv = "127.0.0.1:%d" % ours.namesrv_port
