@@ -15,6 +15,7 @@ pub mod query;
 pub mod rates;
 pub mod relay;
 pub mod reply;
+pub mod report;
 pub mod resets;
 pub mod send;
 pub mod topics;

@@ -58,6 +58,8 @@ pub struct ConsumerGroup {
     /// Names of constants, as the newest heartbeat has them.
     pub consume_type: Box<str>,
     pub consume_from_where: Box<str>,
+    /// `push`, `pull` or `pop`, as RocketMQ's metrics call it.
+    pub consume_mode: &'static str,
     pub members: BTreeMap<ConnectionId, Member>,
     pub subscriptions: NameMap<Rc<Subscription>>,
     /// Its members are to be notified at the end of this turn.
@@ -79,6 +81,7 @@ impl ConsumerGroup {
             broadcasting: false,
             consume_type: Box::default(),
             consume_from_where: Box::default(),
+            consume_mode: consume_mode(""),
             members: BTreeMap::new(),
             subscriptions: NameMap::default(),
             is_changed: false,
@@ -100,6 +103,7 @@ impl ConsumerGroup {
         self.broadcasting = data.message_model == BROADCASTING;
         replace_name(&mut self.consume_type, &data.consume_type);
         replace_name(&mut self.consume_from_where, &data.consume_from_where);
+        self.consume_mode = consume_mode(&data.consume_type);
         let connection = beat.peer.connection;
         let digest = if beat.keep_subscriptions {
             self.members.get(&connection).map_or(0, |m| m.digest)
@@ -310,6 +314,15 @@ fn replace_name(name: &mut Box<str>, newest: &str) {
     const NAME_BYTES_MAX: usize = 64;
     if **name != *newest && newest.len() <= NAME_BYTES_MAX {
         *name = newest.into();
+    }
+}
+
+/// **Source**: apache/rocketmq 5.3.x `ConsumeType`.
+fn consume_mode(consume_type: &str) -> &'static str {
+    match consume_type {
+        "CONSUME_ACTIVELY" => "pull",
+        "CONSUME_POP" => "pop",
+        _ => "push",
     }
 }
 

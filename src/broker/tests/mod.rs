@@ -7,6 +7,7 @@ mod property;
 pub mod pulls;
 mod queries;
 mod replies;
+mod report;
 mod sends;
 
 use super::*;
