@@ -91,7 +91,7 @@ def commands(version, broker, port, message_id):
         ("updateSubGroup", ["-b", address, "-g", "GID_clone"], r"create subscription group to .* success"),
         ("cloneGroupOffset", ["-s", GROUP, "-d", "GID_clone", "-t", TOPIC], r"clone group offset|success|$"),
         ("brokerConsumeStats", ["-b", address], r"%s\s+%s" % (TOPIC, GROUP)),
-        ("queryCq", ["-t", TOPIC, "-q", "0", "-i", "0", "-c", "2"], r"Max:\s*[1-9]|maxIndex|offset"),
+        ("queryCq", ["-t", TOPIC, "-q", "0", "-i", "0", "-c", "2"], r"max: 1, min: 0[\s\S]*physicSize=\d+"),
         ("brokerStatus", ["-b", address], r"putTps"),
         ("getBrokerConfig", ["-b", address], r"longPollingEnable\s+=\s+true"),
         ("updateBrokerConfig", ["-b", address, "-k", "longPollingEnable", "-v", "true"], r"update broker config success"),
