@@ -371,6 +371,21 @@ impl Config {
         allowed.contains(&core).then_some(core)
     }
 
+    /// All keys that are in effect, with their values on this shard.
+    pub fn values(&self, shard: u16) -> Vec<(&'static str, String)> {
+        let value = |name: &'static str| match name {
+            "brokerName" => self.shard_name(shard),
+            "listenPort" => self.shard_port(shard).to_string(),
+            _ => self.text(name).to_owned(),
+        };
+        let keys = keys::all().filter(|key| key.effect == Effect::Full);
+        let mut values: Vec<_> = keys.map(|key| (key.name, value(key.name))).collect();
+        values.push(("brokerId", "0".to_owned()));
+        values.sort_unstable();
+        values.dedup_by_key(|(name, _)| *name);
+        values
+    }
+
     /// All values in the format of the file, with what follows from them as comments.
     pub fn print(&self) -> String {
         let mut out = String::new();

@@ -67,6 +67,8 @@ pub const GROUPS_MAX: usize = 50_000;
 /// Room for committed offsets of one shard: places for queues, and [`OFFSET_ROW_COST`] for each topic of a group. At
 /// the limit: 15 for a further queue is refused, code 1. Source: arithmetic, their file stays below 40 MiB.
 pub const OFFSETS_MAX: usize = 1_000_000;
+/// Queues of groups whose offset was set (222) and not yet taken. At the limit: 222 is refused, code 1. Source: ours.
+pub const RESETS_MAX: usize = 65_536;
 /// What a group's row for a topic takes, in places of a queue.
 pub const OFFSET_ROW_COST: usize = 16;
 /// Memberships of consumers of one shard, one for each group and connection; so many of producers besides. At the limit: further ones are left out, with a warning.
@@ -98,6 +100,9 @@ pub const STATS_ROWS_MAX: usize = 32_768;
 pub const STATS_READS_MAX: usize = 4096;
 /// Id of a client. Beyond it: the heartbeat is refused, code 1. Source: ours, ids are address, process and unit name.
 pub const CLIENT_ID_BYTES_MAX: usize = 1024;
+/// Requests to clients (326, 307, 309, 221) of one shard that wait for an answer. At the limit: whoever asks for a
+/// further one is answered 2. Source: ours, each may hold a message.
+pub const CLIENT_CALLS_MAX: usize = 1024;
 /// Connections of one shard, fewer where the limit of open files is low; further ones are closed at accept.
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.

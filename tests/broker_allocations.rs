@@ -7,7 +7,7 @@
 
 use bytes::BytesMut;
 use ringmq::broker::{Broker, BrokerConfig, ConfigFiles, Context, Effects, Outcome, Peer, handler};
-use ringmq::ids::ConnectionId;
+use ringmq::ids::{ConnectionId, ShardId};
 use ringmq::io::uring::{Uring, UringConfig};
 use ringmq::io::{Completion, Io, WriteMode};
 use ringmq::protocol::codes::ResponseCode;
@@ -120,6 +120,7 @@ impl Bench {
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {
+            shard: ShardId(0),
             cluster_name: "C".to_owned(),
             broker_name: "b".to_owned(),
             broker_id: 0,
@@ -135,7 +136,9 @@ impl Bench {
             short_polling_ms: 1000,
             permission: 6,
             lite_pull_enable: true,
+            property_filter_enable: true,
             young_queues_start_at_zero: true,
+            settings: vec![("longPollingEnable", "true".to_owned())],
             offsets_persist_ms: 5000,
             delay_levels: Default::default(),
         };
@@ -258,8 +261,14 @@ fn send_frame(tag: &str) -> BytesMut {
     frame_of(310, &fields, b"hello")
 }
 
+/// An expression with a sign is SQL92.
 fn pull_frame(offset: u64, expression: &str) -> BytesMut {
     let offset = offset.to_string();
+    let kind = if expression.contains('=') {
+        "SQL92"
+    } else {
+        "TAG"
+    };
     let fields = [
         ("consumerGroup", "G"),
         ("topic", "T"),
@@ -271,7 +280,7 @@ fn pull_frame(offset: u64, expression: &str) -> BytesMut {
         ("suspendTimeoutMillis", "15000"),
         ("subscription", expression),
         ("subVersion", "0"),
-        ("expressionType", "TAG"),
+        ("expressionType", kind),
     ];
     frame_of(11, &fields, b"")
 }
@@ -310,7 +319,9 @@ fn ping_pong(expression: &str, rounds: u64) -> (usize, u64) {
 
 #[test]
 fn a_send_and_the_wake_of_a_held_pull_allocate_nothing() {
-    for expression in ["*", "TagA", "TagB || TagA"] {
+    let sql =
+        "TAGS = 'TagA' AND a IS NULL AND (b <= 5 OR UNIQ_KEY CONTAINS 'B4' OR c IN ('x', 'y'))";
+    for expression in ["*", "TagA", "TagB || TagA", sql] {
         let (allocations, messages) = ping_pong(expression, 4000);
         assert_eq!(allocations, 0, "for {messages} messages, {expression}");
     }

@@ -1,4 +1,5 @@
-//! Topic and group administration and what a broker tells of itself: 17, 18, 21, 28, 200, 201, 202, 207, 208, 215, 351.
+//! Administration of topics, groups, offsets and connected clients: 17, 18, 21, 25, 26, 28, 200–204, 207, 208, 215, 222,
+//! 300, 303, 305, 307, 309, 314, 317, 321, 328, 343, 345, 351.
 //!
 //! What changes a topic is answered once the name servers know of it: a tool that creates a topic asks for its route
 //! next. What changes nothing is answered at once.
@@ -12,16 +13,29 @@ use crate::protocol::response::{Response, ResponseHeader};
 use std::collections::BTreeMap;
 
 mod attributes;
+mod calls;
+mod connections;
 mod groups;
+mod queues;
+mod resets;
 mod runtime;
+mod settings;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod topics;
 
+pub use calls::{consume_directly, running_info};
+pub use connections::{
+    all_producers, consumers, groups_of_topic, producers, subscription, system_topics,
+    topics_of_group,
+};
 pub use groups::{all_groups, delete_group, update_group};
+pub use queues::entries;
+pub use resets::{clone_offsets, reset_offsets, time_spans};
 pub use runtime::runtime;
-pub use stats::{consume_stats, topic_stats};
+pub use settings::{settings, update as update_settings};
+pub use stats::{all_consume_stats, consume_stats, topic_stats};
 pub use topics::{all_topics, delete_topic, topic, update_topic, update_topics};
 
 type Answer = Result<Outcome, FieldError>;

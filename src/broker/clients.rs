@@ -12,6 +12,7 @@ use crate::limits::{MEMBERSHIPS_MAX, PRODUCER_GROUPS_MAX, SUBSCRIPTIONS_BYTES_MA
 use crate::protocol::bodies::ConsumerData;
 use group::{Beat, ConsumerGroup};
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 mod group;
@@ -33,7 +34,11 @@ const FULL_WARN_US: u64 = 60_000_000;
 #[derive(Clone, Debug)]
 pub struct Producer {
     pub client_id: Rc<str>,
-    heard_us: u64,
+    pub address: SocketAddr,
+    pub language: &'static str,
+    pub version: i32,
+    /// In monotonic microseconds.
+    pub heard_us: u64,
 }
 
 #[derive(Debug)]
@@ -78,6 +83,8 @@ pub struct Clients {
     consumers: NameMap<ConsumerGroup>,
     producers: NameMap<ProducerGroup>,
     connections: HashMap<ConnectionId, Joined, ahash::RandomState>,
+    /// The newest connection of each producer's client id.
+    producer_ids: HashMap<Rc<str>, ConnectionId, ahash::RandomState>,
     consumer_memberships: usize,
     producer_memberships: usize,
     /// What the subscriptions of all groups take.
@@ -120,6 +127,37 @@ impl Clients {
         let mut topics: Vec<&str> = topics.map(|topic| &**topic).collect();
         topics.sort_unstable();
         topics
+    }
+
+    pub(super) fn consumer_group(&self, name: &str) -> Option<&ConsumerGroup> {
+        self.consumers.get(name)
+    }
+
+    /// Live groups that subscribe to a topic.
+    pub fn groups_of<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a str> {
+        let groups = self.consumers.values();
+        let groups = groups.filter(move |group| group.subscriptions.contains_key(topic));
+        groups.map(|group| &*group.name)
+    }
+
+    pub fn producers_of(&self, group: &str) -> impl Iterator<Item = &Producer> {
+        let group = self.producers.get(group);
+        group.into_iter().flat_map(|group| group.members.values())
+    }
+
+    /// All producers with their groups, sorted by group.
+    pub fn all_producers(&self) -> Vec<(&str, &Producer)> {
+        let groups = self.producers.values();
+        let mut all: Vec<_> = groups
+            .flat_map(|group| group.members.values().map(|member| (&*group.name, member)))
+            .collect();
+        all.sort_by_key(|(name, _)| *name);
+        all
+    }
+
+    /// The connection of a producer, of whatever group, by its client id.
+    pub fn producer(&self, client_id: &str) -> Option<ConnectionId> {
+        self.producer_ids.get(client_id).copied()
     }
 
     /// Live groups, sorted.
@@ -211,13 +249,8 @@ impl Clients {
     }
 
     /// A producer's heartbeat for one group. **Errors**: no room for a further group or member.
-    fn hear_producer(
-        &mut self,
-        name: &str,
-        client_id: &Rc<str>,
-        connection: ConnectionId,
-        now_us: u64,
-    ) -> Result<(), Full> {
+    fn hear_producer(&mut self, name: &str, beat: &Beat<'_>) -> Result<(), Full> {
+        let (client_id, connection, now_us) = (beat.client_id, beat.peer.connection, beat.now_us);
         let known = self.producers.get_mut(name);
         if let Some(member) = known.and_then(|group| group.members.get_mut(&connection)) {
             member.heard_us = now_us;
@@ -238,8 +271,12 @@ impl Clients {
             });
         let producer = Producer {
             client_id: Rc::clone(client_id),
+            address: beat.peer.address,
+            language: beat.language,
+            version: beat.version,
             heard_us: now_us,
         };
+        self.producer_ids.insert(Rc::clone(client_id), connection);
         group.members.insert(connection, producer);
         self.producer_memberships += 1;
         let joined = self.connections.entry(connection).or_default();
@@ -295,11 +332,19 @@ impl Clients {
         let Some(group) = self.producers.get_mut(name) else {
             return;
         };
-        if group.members.remove(&connection).is_some() {
-            self.producer_memberships -= 1;
-        }
+        let left = group.members.remove(&connection);
         if group.members.is_empty() {
             self.producers.remove(name);
+        }
+        let Some(producer) = left else {
+            return;
+        };
+        self.producer_memberships -= 1;
+        let joined = self.connections.get(&connection);
+        let is_producer = joined.is_some_and(|joined| !joined.producers.is_empty());
+        let named = self.producer_ids.get(&producer.client_id);
+        if named == Some(&connection) && !is_producer {
+            self.producer_ids.remove(&producer.client_id);
         }
     }
 

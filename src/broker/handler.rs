@@ -1,14 +1,15 @@
 //! Which function answers which request.
 
 use super::{
-    Broker, Context, Outcome, Peer, admin, clients, locks, offsets, pull, query, retry, send,
+    Broker, Context, Outcome, Peer, admin, clients, locks, offsets, pull, query, relay, reply,
+    retry, send,
 };
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
 
 /// Runs one request. One-way requests give `Outcome::Nothing`, whatever their handler says: what they appended or
-/// committed stands, nobody waits for it. A response frame of a client asks for nothing.
+/// committed stands, nobody waits for it. A response frame of a client answers a request of this broker.
 pub fn handle(
     broker: &mut Broker,
     command: &Command<'_>,
@@ -16,6 +17,7 @@ pub fn handle(
     cx: &mut Context<'_>,
 ) -> Outcome {
     if command.is_response() {
+        relay::on_answer(broker, command, peer, cx);
         return Outcome::Nothing;
     }
     let outcome = dispatch(broker, command, peer, cx);
@@ -45,6 +47,9 @@ fn dispatch(
         Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
             return pull::handle(broker, command, peer, cx);
         }
+        Code::SEND_REPLY_MESSAGE | Code::SEND_REPLY_MESSAGE_V2 => {
+            reply::handle(broker, command, peer, cx)
+        }
         Code::QUERY_CONSUMER_OFFSET => offsets::query(broker, command, cx),
         Code::UPDATE_CONSUMER_OFFSET => offsets::update(broker, command, cx),
         Code::SEARCH_OFFSET_BY_TIMESTAMP => query::search_offset(command, cx),
@@ -58,7 +63,7 @@ fn dispatch(
         Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),
         Code::UNREGISTER_CLIENT => clients::unregister(broker, command, peer),
         Code::GET_CONSUMER_LIST_BY_GROUP => clients::list_by_group(broker, command),
-        Code::CHECK_CLIENT_CONFIG => clients::check_config(command),
+        Code::CHECK_CLIENT_CONFIG => clients::check_config(broker, command),
         Code::UPDATE_AND_CREATE_TOPIC => admin::update_topic(broker, command, cx),
         Code::UPDATE_AND_CREATE_TOPIC_LIST => admin::update_topics(broker, command, cx),
         Code::GET_ALL_TOPIC_CONFIG => admin::all_topics(broker, command),
@@ -70,6 +75,22 @@ fn dispatch(
         Code::DELETE_SUBSCRIPTIONGROUP => admin::delete_group(broker, command, cx),
         Code::GET_BROKER_RUNTIME_INFO => admin::runtime(broker, command, cx),
         Code::GET_CONSUME_STATS => admin::consume_stats(broker, command, cx),
+        Code::GET_CONSUMER_CONNECTION_LIST => admin::consumers(broker, command),
+        Code::GET_PRODUCER_CONNECTION_LIST => admin::producers(broker, command),
+        Code::GET_ALL_PRODUCER_INFO => admin::all_producers(broker, cx),
+        Code::QUERY_TOPIC_CONSUME_BY_WHO => admin::groups_of_topic(broker, command),
+        Code::QUERY_TOPICS_BY_CONSUMER => admin::topics_of_group(broker, command),
+        Code::QUERY_SUBSCRIPTION_BY_CONSUMER => admin::subscription(broker, command),
+        Code::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => admin::system_topics(broker),
+        Code::INVOKE_BROKER_TO_RESET_OFFSET => admin::reset_offsets(broker, command, cx),
+        Code::CLONE_GROUP_OFFSET => admin::clone_offsets(broker, command, cx),
+        Code::GET_BROKER_CONSUME_STATS => admin::all_consume_stats(broker, command, cx),
+        Code::QUERY_CONSUME_QUEUE => admin::entries(broker, command, cx),
+        Code::QUERY_CONSUME_TIME_SPAN => admin::time_spans(broker, command, cx),
+        Code::GET_CONSUMER_RUNNING_INFO => admin::running_info(broker, command, peer, cx),
+        Code::CONSUME_MESSAGE_DIRECTLY => admin::consume_directly(broker, command, peer, cx),
+        Code::GET_BROKER_CONFIG => admin::settings(broker),
+        Code::UPDATE_BROKER_CONFIG => admin::update_settings(broker, command, cx.now.wall_ms),
         code => Ok(unsupported(code, cx)),
     };
     result.unwrap_or_else(|error: FieldError| {

@@ -301,6 +301,22 @@ pub fn answer_deleted(broker: &mut Broker, queues: &[QueueIndex], cx: &mut Conte
     }
 }
 
+/// Answers the holds of a group on a topic whose offsets were set by an administrator.
+pub fn answer_resets(broker: &mut Broker, group: &str, topic: &str, cx: &mut Context<'_>) {
+    let holds = broker.holds.entries.iter();
+    let is_meant = |hold: &Hold| *hold.request.group == *group && *hold.request.topic == *topic;
+    let meant = holds.filter(|(_, hold)| is_meant(hold));
+    let keys: Vec<Key> = meant.map(|(key, _)| key as Key).collect();
+    for key in keys {
+        let queue_id = broker.holds.entries[key as usize].request.queue_id;
+        if let Some(offset) = broker.resets.take(group, topic, queue_id) {
+            let request = broker.holds.remove(key, cx.counters);
+            let response = pull::offset_reset(&request, offset, cx);
+            reply(&request, response, cx);
+        }
+    }
+}
+
 fn answer_now(broker: &mut Broker, key: Key, cx: &mut Context<'_>) {
     let mut request = broker.holds.remove(key, cx.counters);
     let response = pull::at_deadline(&mut request, cx);

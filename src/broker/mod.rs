@@ -16,7 +16,10 @@ pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
+pub mod relay;
+pub mod reply;
 pub mod report;
+pub mod resets;
 pub mod retry;
 pub mod send;
 pub mod topics;
@@ -26,8 +29,8 @@ pub mod unique_key;
 mod tests;
 
 use crate::clock::Now;
-use crate::ids::{ConnectionId, PhysicalOffset};
-use crate::protocol::bodies::TopicConfig;
+use crate::ids::{ConnectionId, PhysicalOffset, ShardId};
+use crate::protocol::bodies::{DataVersion, TopicConfig};
 use crate::protocol::command::Encoding;
 use crate::protocol::delay::DelayLevels;
 use crate::protocol::response::{Response, ResponseHeader};
@@ -40,6 +43,7 @@ use std::net::SocketAddr;
 /// What the broker needs to know of the configuration of its shard.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
+    pub shard: ShardId,
     pub cluster_name: String,
     /// Of this shard, e.g. `broker-0`.
     pub broker_name: String,
@@ -61,8 +65,12 @@ pub struct BrokerConfig {
     /// 4 read, 2 write.
     pub permission: u32,
     pub lite_pull_enable: bool,
+    /// SQL92 filters.
+    pub property_filter_enable: bool,
     /// 14 answers 0 where a group has no offset and the queue's first message is still in memory, as Apache does.
     pub young_queues_start_at_zero: bool,
+    /// All keys with their values, for tools that show them; none of it is gone by here.
+    pub settings: Vec<(&'static str, String)>,
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
     pub delay_levels: DelayLevels,
@@ -131,6 +139,10 @@ pub struct Effects {
     pub task_reads: Vec<(internal::Task, SmallVec<[Missing; 4]>)>,
     /// One-way requests to clients (40).
     pub notifications: Vec<Notification>,
+    /// Requests to clients whose answers somebody waits for.
+    pub calls: Vec<relay::AddressedCall>,
+    /// Mail for the other shards of the process.
+    pub letters: Vec<relay::Letter>,
     /// Topics were created by a first send: the other shards create them too.
     pub created_topics: Vec<TopicConfig>,
     /// The topic table changed: register with the name servers at once.
@@ -161,11 +173,17 @@ pub struct Broker {
     pub topics: topics::Topics,
     pub groups: groups::Groups,
     pub offsets: offsets::ConsumerOffsets,
+    /// Offsets set by an administrator that consumers have not taken.
+    pub resets: resets::Resets,
     pub clients: clients::Clients,
+    /// Grows with every change of the configuration.
+    pub settings_version: DataVersion,
     pub holds: holds::Holds,
     pub delays: delay::Delays,
     pub locks: locks::Locks,
     pub rates: rates::Rates,
+    /// Requests to clients that wait for their answers.
+    pub relays: relay::Relays,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
     /// Memory reused by sends.
@@ -179,11 +197,14 @@ impl Broker {
             topics: topics::Topics::load(&config, files.topics)?,
             groups: groups::Groups::load(files.groups)?,
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            resets: resets::Resets::default(),
             clients: clients::Clients::default(),
+            settings_version: DataVersion::default(),
             holds: holds::Holds::default(),
             locks: locks::Locks::default(),
             delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
             rates: rates::Rates::default(),
+            relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
             config,
@@ -200,6 +221,7 @@ impl Broker {
     pub fn expire(&mut self, cx: &mut Context<'_>) {
         holds::expire(self, cx);
         clients::expire(self, cx);
+        relay::expire(self, cx);
         offsets::persist_if_due(self, cx);
         delay::expire(self, cx);
     }
@@ -209,6 +231,7 @@ impl Broker {
         self.holds.drop_connection(connection, cx.counters);
         clients::on_closed(self, connection);
         self.locks.release_connection(connection);
+        relay::on_closed(self, connection, cx);
     }
 
     /// What all requests of a turn caused together, once: changed configuration files, notifications. Called before
@@ -224,6 +247,7 @@ impl Broker {
         [
             self.holds.next_deadline(),
             self.clients.next_deadline(),
+            self.relays.next_deadline(),
             self.offsets.next_deadline(),
             self.delays.next_deadline(),
         ]
@@ -235,6 +259,7 @@ impl Broker {
     /// Answers every hold (19), as at its deadline; the broker stops.
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
+        relay::answer_all(self, cx);
         offsets::persist_now(self, cx);
         delay::begin_stop(self, cx);
     }

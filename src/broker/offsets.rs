@@ -146,6 +146,13 @@ impl ConsumerOffsets {
         topics
     }
 
+    /// Groups that have committed for a topic.
+    pub fn groups_of<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a str> {
+        let groups = self.groups.iter();
+        let groups = groups.filter(move |(_, topics)| topics.contains_key(topic));
+        groups.map(|(group, _)| &**group)
+    }
+
     /// Forgets all offsets for a topic: one made later under its name starts at 0.
     pub fn remove_topic(&mut self, topic: &str, now_us: u64) {
         for topics in self.groups.values_mut() {
@@ -318,6 +325,10 @@ pub fn update(
         Err(remark) => return refuse(ResponseCode::INVALID_PARAMETER, remark),
     };
     let now_us = cx.now.monotonic_us;
+    if broker.resets.get(group, topic, queue_id).is_some() {
+        // The consumer has not heard yet that its offset was set.
+        return Ok(Outcome::Reply(Response::success()));
+    }
     if broker
         .offsets
         .commit(group, topic, queue_id, offset, now_us)

@@ -90,6 +90,12 @@ fn first_run(
     header: &PullHeader<'_>,
     cx: &mut Context<'_>,
 ) -> Outcome {
+    let reset = broker
+        .resets
+        .take(&request.group, &request.topic, request.queue_id);
+    if let Some(offset) = reset {
+        return Outcome::Reply(offset_reset(&request, offset, cx));
+    }
     if cx.first_run && header.sys_flag & PULL_FLAG_COMMIT_OFFSET != 0 {
         commit_offset(broker, &request, header.commit_offset, cx);
     }
@@ -195,6 +201,12 @@ pub(super) fn at_deadline(request: &mut PullRequest, cx: &mut Context<'_>) -> Re
     answer.response(request, None, cx)
 }
 
+/// The answer to a pull, held or not, whose offset was set by an administrator.
+pub(super) fn offset_reset(request: &PullRequest, offset: u64, cx: &mut Context<'_>) -> Response {
+    let answer = Answer::reset(offset, cx.store.bounds(request.queue));
+    answer.response(request, None, cx)
+}
+
 /// The answer to a held pull whose queue was deleted.
 pub(super) fn topic_gone(request: &PullRequest) -> Response {
     Response::error(
@@ -221,7 +233,7 @@ fn check(
     } else {
         heartbeat_subscription(broker, header, group.consume_broadcast_enable)?
     };
-    check_type(&subscription)?;
+    check_filter(broker, &subscription)?;
     let queue = broker
         .topics
         .queue(header.topic, queue_id, cx.store)
@@ -350,28 +362,25 @@ fn heartbeat_subscription(
     Ok(subscription)
 }
 
-fn check_type(subscription: &Subscription) -> Result<(), Refusal> {
-    if filter::is_tag_type(&subscription.expression_type) {
-        return Ok(());
+/// A subscription that means nothing is refused at every pull, those of heartbeats too, so that its client can see
+/// why nothing comes; Java answers 27 there, which says only that there is no filter.
+fn check_filter(broker: &Broker, subscription: &Subscription) -> Result<(), Refusal> {
+    match &subscription.filter {
+        Filter::All | Filter::Tags(_) => Ok(()),
+        Filter::Sql(_) if broker.config.property_filter_enable => Ok(()),
+        Filter::Sql(_) => Err((ResponseCode::SYSTEM_ERROR, filter::SQL_IS_OFF.to_owned())),
+        Filter::Invalid(error) => Err(parse_failed(error)),
     }
-    Err(unsupported_type(&subscription.expression_type))
 }
 
-/// Says what to do, since "not supported" alone sends people to a switch (apache/rocketmq#310, #8631).
-fn unsupported_type(expression_type: &str) -> Refusal {
-    let remark = format!(
-        "The broker does not support consumer to filter message by {expression_type}; this version of ringmq filters \
-         by TAG only, and no configuration key changes that: subscribe with tags, or filter in the consumer"
-    );
-    (ResponseCode::SYSTEM_ERROR, remark)
+fn parse_failed(error: &dyn std::fmt::Display) -> Refusal {
+    let remark = format!("parse the consumer's subscription failed: {error}");
+    (ResponseCode::SUBSCRIPTION_PARSE_FAILED, remark)
 }
 
 impl PullCache {
     /// The subscription that a pull brings along, compiled at its first use.
     fn subscription(&mut self, header: &PullHeader<'_>) -> Result<Rc<Subscription>, Refusal> {
-        if !filter::is_tag_type(header.expression_type) {
-            return Err(unsupported_type(header.expression_type));
-        }
         let expression = header.subscription.unwrap_or_default();
         self.key.clear();
         // Names have no control characters, so that no two subscriptions have one key.
@@ -380,6 +389,8 @@ impl PullCache {
             "\u{1}",
             header.topic,
             "\u{1}",
+            header.expression_type,
+            "\u{1}",
             expression,
         ] {
             self.key.push_str(part);
@@ -387,10 +398,8 @@ impl PullCache {
         if let Some(known) = self.subscriptions.get(self.key.as_str()) {
             return Ok(known.clone());
         }
-        let filter = Filter::parse(expression, header.expression_type).map_err(|error| {
-            let remark = format!("parse the consumer's subscription failed: {error}");
-            (ResponseCode::SUBSCRIPTION_PARSE_FAILED, remark)
-        })?;
+        let filter = Filter::parse(expression, header.expression_type)
+            .map_err(|error| parse_failed(&error))?;
         let subscription = Rc::new(Subscription {
             topic: header.topic.to_owned(),
             expression: expression.to_owned(),

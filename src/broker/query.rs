@@ -111,6 +111,18 @@ fn search(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
     Ok(offset_response(offset))
 }
 
+/// The first message stored at the time or later, the end of the queue if there is none.
+pub(super) fn offset_at(
+    queue: QueueIndex,
+    bounds: QueueBounds,
+    timestamp: i64,
+    cx: &Context<'_>,
+) -> Result<QueueOffset, Missing> {
+    partition(queue, bounds, cx, |stored| {
+        i64::try_from(stored).unwrap_or(i64::MAX) < timestamp
+    })
+}
+
 /// The first offset whose message is not earlier. Store times grow with the offset, but for steps of the clock.
 fn partition(
     queue: QueueIndex,
@@ -215,7 +227,7 @@ fn view(command: &Command<'_>, cx: &Context<'_>) -> Result<Response, Stop> {
 }
 
 /// A whole message whose body is as it was stored; the store has checked size and place.
-fn is_message(record: &[u8]) -> bool {
+pub(super) fn is_message(record: &[u8]) -> bool {
     match StoredMessage::decode(record) {
         Ok(Record::Message(message)) => {
             message.bytes.len() == record.len() && message.check_body_crc().is_ok()

@@ -74,6 +74,8 @@ fn refused(hold: &HoldView<'_>, cx: &Context<'_>) -> Option<Refused> {
     };
     let why = match hold.filter {
         Filter::All => "the filter takes everything".to_owned(),
+        Filter::Sql(_) => format!("its properties don't match {:?}", hold.expression),
+        Filter::Invalid(error) => format!("the expression is none: {error}"),
         Filter::Tags(tags) if tags.is_empty() => {
             format!("{:?} matches no message at all", hold.expression)
         }

@@ -384,6 +384,12 @@ const CONSUMERS: &[Key] = &[
         "serve lite pull consumers",
     ),
     key(
+        "enablePropertyFilter",
+        Kind::Bool,
+        "true",
+        "filter by SQL92 expressions over the properties of messages",
+    ),
+    key(
         "youngQueuesStartAtZero",
         Kind::Bool,
         "true",
@@ -412,11 +418,6 @@ const LATER: &[Key] = &[
         "percent of the disk at which old segments are deleted",
     ),
     later(
-        "enablePropertyFilter",
-        Kind::Bool,
-        "false",
-        "filter by SQL92",
-    ),
     key(
         "messageDelayLevel",
         Kind::Delays,

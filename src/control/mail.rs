@@ -3,6 +3,7 @@
 
 use crate::ids::ShardId;
 use crate::protocol::bodies::topics::TopicConfig;
+use crate::protocol::calls::{CallResult, ForwardedCall};
 use crate::stats::report::{HoldPage, HoldsWanted, Report, SlowRow, State};
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -22,6 +23,17 @@ pub enum FromShard {
     },
     /// A topic was created by a first send: the other shards create it too.
     TopicCreated { shard: ShardId, topic: TopicConfig },
+    /// A call for a client that this shard doesn't know: the shard behind it tries.
+    Call {
+        shard: ShardId,
+        call: Box<ForwardedCall>,
+    },
+    /// What the client of another shard's call answered.
+    CallAnswered {
+        origin: ShardId,
+        id: u64,
+        result: CallResult,
+    },
     /// The shard has stopped: holds answered, log flushed, checkpoint written.
     Stopped { shard: ShardId },
     /// The shard can't go on; the process ends with this text.
@@ -34,6 +46,12 @@ pub enum ToShard {
     CreateTopic(TopicConfig),
     Registered {
         sequence: u64,
+    },
+    /// A call of another shard, for a client that may be this one's.
+    Call(Box<ForwardedCall>),
+    CallAnswered {
+        id: u64,
+        result: CallResult,
     },
     /// Stop accepting, answer holds, flush, checkpoint, then [`FromShard::Stopped`].
     Stop,

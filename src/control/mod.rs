@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::ids::ShardId;
 use crate::namesrv::{Broker, NameServer, Settings, Source};
 use crate::protocol::bodies::{self, Registration};
+use crate::protocol::calls::{CallError, ForwardedCall};
 use bytes::Bytes;
 use embedded::Embedded;
 use external::{External, Report};
@@ -325,6 +326,12 @@ impl Control {
                     other.outbox.push(ToShard::CreateTopic(topic.clone()));
                 }
             }
+            FromShard::Call { shard, call } => self.forward(shard, call),
+            FromShard::CallAnswered { origin, id, result } => {
+                if let Some(shard) = self.shard(origin) {
+                    shard.outbox.push(ToShard::CallAnswered { id, result });
+                }
+            }
             FromShard::Stopped { shard } => {
                 if let Some(stopped) = self.shard(shard) {
                     stopped.has_stopped = true;
@@ -339,6 +346,25 @@ impl Control {
                 self.begin_stop(Err(format!("shard {shard}: {reason}")));
             }
         }
+    }
+
+    /// Hands a call on to the shard behind this one; when it has been everywhere, it goes back unanswered.
+    fn forward(&mut self, shard: ShardId, call: Box<ForwardedCall>) {
+        let at = self.shards.iter().position(|s| s.identity.shard == shard);
+        let next = at.map_or(0, |at| (at + 1) % self.shards.len());
+        let Some(next) = self.shards.get_mut(next) else {
+            return;
+        };
+        let mail = if next.identity.shard == call.origin {
+            let result = Err(CallError::NotConnected);
+            ToShard::CallAnswered {
+                id: call.id,
+                result,
+            }
+        } else {
+            ToShard::Call(call)
+        };
+        next.outbox.push(mail);
     }
 
     fn shard(&mut self, id: ShardId) -> Option<&mut Shard> {

@@ -161,6 +161,7 @@ pub const PULL_FLAG_LITE: i32 = 16;
 
 /// Expression type of a filter by tags, and of a request that names none.
 pub const EXPRESSION_TYPE_TAG: &str = "TAG";
+pub const EXPRESSION_TYPE_SQL92: &str = "SQL92";
 
 /// Header of 11 and 361.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

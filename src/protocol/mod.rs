@@ -3,6 +3,7 @@
 
 mod binary;
 pub mod bodies;
+pub mod calls;
 pub mod codes;
 pub mod command;
 pub mod delay;

@@ -2,6 +2,7 @@
 
 use super::cold::Cold;
 use super::{Core, Phase};
+use crate::broker::relay::{self, AddressedCall, Letter};
 use crate::broker::{self, Context};
 use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
@@ -10,6 +11,7 @@ use crate::limits::{
     CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
+use crate::protocol::calls::{CallResult, ForwardedCall};
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
@@ -294,6 +296,14 @@ impl Core {
         for notification in std::mem::take(&mut self.effects.notifications) {
             self.notify(notification);
         }
+        let mut calls = std::mem::take(&mut self.effects.calls);
+        for call in calls.drain(..) {
+            self.call(&call);
+        }
+        self.effects.calls = calls;
+        for letter in std::mem::take(&mut self.effects.letters) {
+            self.post(letter);
+        }
         let shard = self.id;
         for topic in std::mem::take(&mut self.effects.created_topics) {
             self.report(FromShard::TopicCreated { shard, topic });
@@ -312,6 +322,48 @@ impl Core {
         }
         self.flush_mail();
         self.close_slow_readers();
+    }
+
+    fn call(&mut self, addressed: &AddressedCall) {
+        let call = &addressed.call;
+        let fields: Vec<(&str, &str)> = call.fields.iter().map(|(n, v)| (*n, &**v)).collect();
+        let request = Request {
+            code: call.code.0,
+            opaque: addressed.opaque,
+            one_way: addressed.one_way,
+            encoding: Encoding::Json,
+            fields: &fields,
+            body: &call.body,
+        };
+        self.outgoing
+            .frame(&mut self.connections, addressed.connection, |out| {
+                request.encode(out)
+            });
+    }
+
+    fn post(&mut self, letter: Letter) {
+        let shard = self.id;
+        self.report(match letter {
+            Letter::Call(call) => FromShard::Call { shard, call },
+            Letter::Answer { origin, id, result } => FromShard::CallAnswered { origin, id, result },
+        });
+    }
+
+    pub(super) fn on_forwarded(&mut self, call: ForwardedCall) {
+        relay::on_forwarded(
+            &mut self.broker,
+            call,
+            context!(self, &Fetched::default(), true),
+        );
+    }
+
+    pub(super) fn on_call_answered(&mut self, id: u64, result: CallResult) {
+        relay::on_forwarded_answer(
+            &mut self.broker,
+            id,
+            result,
+            context!(self, &Fetched::default(), true),
+        );
     }
 
     fn notify(&mut self, notification: broker::Notification) {

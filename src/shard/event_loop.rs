@@ -228,6 +228,8 @@ impl<I: Io> Shard<I> {
             match mail {
                 ToShard::CreateTopic(topic) => self.core.adopt_topic(topic),
                 ToShard::Registered { sequence } => self.core.on_registered(sequence),
+                ToShard::Call(call) => self.core.on_forwarded(*call),
+                ToShard::CallAnswered { id, result } => self.core.on_call_answered(id, result),
                 ToShard::Stop => self.begin_stop(),
                 ToShard::Ask(ask) => self.core.answer(ask),
             }

@@ -59,6 +59,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
         core,
         listen: SocketAddr::new(config.bind, config.shard_port(shard)),
         broker: BrokerConfig {
+            shard: ShardId(shard),
             cluster_name: config.text("brokerClusterName").to_owned(),
             broker_name: config.shard_name(shard),
             broker_id: 0,
@@ -75,7 +76,9 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             short_polling_ms: config.integer("shortPollingTimeMills") as u64,
             permission: config.integer("brokerPermission") as u32,
             lite_pull_enable: config.bool("litePullMessageEnable"),
+            property_filter_enable: config.bool("enablePropertyFilter"),
             young_queues_start_at_zero: config.bool("youngQueuesStartAtZero"),
+            settings: config.values(shard),
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
             delay_levels: delay_levels(config),
         },

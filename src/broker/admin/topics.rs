@@ -183,6 +183,7 @@ pub fn delete_topic(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
     tracing::info!(topic = name, "topic deleted");
     cx.store.delete_topic(name);
     broker.offsets.remove_topic(name, cx.now.monotonic_us);
+    broker.resets.remove_topic(name);
     holds::answer_deleted(broker, &queues, cx);
     Ok(Outcome::AwaitRegistration(Response::success()))
 }

@@ -27,6 +27,9 @@ const WARN_US: u64 = 600_000_000;
 pub struct Member {
     pub client_id: Rc<str>,
     pub address: SocketAddr,
+    pub language: &'static str,
+    /// Of the client, as its heartbeat's header says.
+    pub version: i32,
     pub joined_us: u64,
     /// Of the last heartbeat.
     pub heard_us: u64,
@@ -41,6 +44,8 @@ pub struct Member {
 pub struct Beat<'a> {
     pub client_id: &'a Rc<str>,
     pub peer: Peer,
+    pub language: &'static str,
+    pub version: i32,
     pub now_us: u64,
     /// It leaves its subscriptions out: those that are there hold.
     pub keep_subscriptions: bool,
@@ -50,6 +55,9 @@ pub struct Beat<'a> {
 pub struct ConsumerGroup {
     pub name: Rc<str>,
     pub broadcasting: bool,
+    /// Names of constants, as the newest heartbeat has them.
+    pub consume_type: Box<str>,
+    pub consume_from_where: Box<str>,
     /// `push`, `pull` or `pop`, as RocketMQ's metrics call it.
     pub consume_mode: &'static str,
     pub members: BTreeMap<ConnectionId, Member>,
@@ -71,6 +79,8 @@ impl ConsumerGroup {
         Self {
             name: Rc::from(name),
             broadcasting: false,
+            consume_type: Box::default(),
+            consume_from_where: Box::default(),
             consume_mode: consume_mode(""),
             members: BTreeMap::new(),
             subscriptions: NameMap::default(),
@@ -91,6 +101,8 @@ impl ConsumerGroup {
     /// **Source**: apache/rocketmq 5.3.x `ConsumerGroupInfo` `updateChannel`, `updateSubscription`.
     pub fn hear(&mut self, data: &ConsumerData, beat: &Beat<'_>, room: usize) -> bool {
         self.broadcasting = data.message_model == BROADCASTING;
+        replace_name(&mut self.consume_type, &data.consume_type);
+        replace_name(&mut self.consume_from_where, &data.consume_from_where);
         self.consume_mode = consume_mode(&data.consume_type);
         let connection = beat.peer.connection;
         let digest = if beat.keep_subscriptions {
@@ -132,6 +144,8 @@ impl ConsumerGroup {
         let member = Member {
             client_id: Rc::clone(beat.client_id),
             address: beat.peer.address,
+            language: beat.language,
+            version: beat.version,
             joined_us: beat.now_us,
             heard_us: beat.now_us,
             digest,
@@ -176,7 +190,7 @@ impl ConsumerGroup {
         let filter = Filter::parse(&sent.sub_string, &sent.expression_type);
         let filter = filter.unwrap_or_else(|error| {
             self.warn_filter(&format!("matches nothing: {error}"), now_us);
-            Filter::Tags(Vec::new())
+            Filter::Invalid(error.to_string().into())
         });
         self.bytes += cost(&sent.topic, &sent.sub_string);
         let subscription = Subscription {
@@ -295,6 +309,14 @@ impl ConsumerGroup {
     }
 }
 
+/// A longer one is no constant's name.
+fn replace_name(name: &mut Box<str>, newest: &str) {
+    const NAME_BYTES_MAX: usize = 64;
+    if **name != *newest && newest.len() <= NAME_BYTES_MAX {
+        *name = newest.into();
+    }
+}
+
 /// **Source**: apache/rocketmq 5.3.x `ConsumeType`.
 fn consume_mode(consume_type: &str) -> &'static str {
     match consume_type {
@@ -340,6 +362,8 @@ mod tests {
         let beat = Beat {
             client_id: &id.into(),
             peer,
+            language: "JAVA",
+            version: 479,
             now_us: seconds * SECOND,
             keep_subscriptions: false,
         };

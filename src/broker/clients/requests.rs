@@ -2,7 +2,7 @@
 
 use super::ClientKind;
 use super::group::Beat;
-use crate::broker::filter::{Filter, FilterError};
+use crate::broker::filter::{self, Filter};
 use crate::broker::{Broker, Context, Outcome, Peer};
 use crate::limits::{CLIENT_ID_BYTES_MAX, HEARTBEAT_GROUPS_MAX};
 use crate::protocol::bodies::{self, CheckClientConfig, ConsumerData, ConsumerIds, Heartbeat};
@@ -46,6 +46,8 @@ pub fn heartbeat(
     let beat = Beat {
         client_id: &client_id,
         peer,
+        language: language(command.language),
+        version: command.version,
         now_us,
         keep_subscriptions: sent.without_sub,
     };
@@ -58,7 +60,7 @@ pub fn heartbeat(
             continue;
         }
         let clients = &mut broker.clients;
-        let heard = clients.hear_producer(name, &client_id, peer.connection, now_us);
+        let heard = clients.hear_producer(name, &beat);
         if let Err(error) = heard {
             clients.warn_full(name, peer, error, now_us);
         }
@@ -69,6 +71,16 @@ pub fn heartbeat(
     };
     broker.clients.hear_kind(peer.connection, kind);
     Ok(Outcome::Reply(Response::success()))
+}
+
+/// The name of a client's language. Source: apache/rocketmq 5.3.x `LanguageCode`.
+fn language(name: &str) -> &'static str {
+    const NAMES: [&str; 14] = [
+        "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "HTTP", "GO", "PHP", "OMS",
+        "RUST", "NODE_JS", "OTHER",
+    ];
+    let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name));
+    known.copied().unwrap_or("OTHER")
 }
 
 /// A language as a label; only the known ones, since clients choose it. **Source**: apache/rocketmq `LanguageCode`.
@@ -123,7 +135,7 @@ pub fn list_by_group(broker: &mut Broker, command: &Command<'_>) -> Answer {
 }
 
 /// 46: a consumer asks before it starts whether its expression is understood; anything but success ends its start.
-pub fn check_config(command: &Command<'_>) -> Answer {
+pub fn check_config(broker: &Broker, command: &Command<'_>) -> Answer {
     let check: CheckClientConfig = match bodies::decode(command.body) {
         Ok(check) => check,
         Err(error) => {
@@ -132,16 +144,11 @@ pub fn check_config(command: &Command<'_>) -> Answer {
         }
     };
     let data = &check.subscription_data;
+    if filter::is_sql_type(&data.expression_type) && !broker.config.property_filter_enable {
+        return refuse(ResponseCode::SYSTEM_ERROR, filter::SQL_IS_OFF);
+    }
     match Filter::parse(&data.sub_string, &data.expression_type) {
         Ok(_) => Ok(Outcome::Reply(Response::success())),
-        // Named with what to do, since the bare text sends people to a switch (apache/rocketmq#310, #8631).
-        Err(FilterError::Type(kind)) if kind.eq_ignore_ascii_case("SQL92") => refuse(
-            ResponseCode::SYSTEM_ERROR,
-            format!(
-                "The broker does not support consumer to filter message by {kind}; this version of ringmq filters by \
-                 TAG only, and no configuration key changes that: subscribe with tags, or filter in the consumer"
-            ),
-        ),
         Err(error) => refuse(ResponseCode::SUBSCRIPTION_PARSE_FAILED, error.to_string()),
     }
 }

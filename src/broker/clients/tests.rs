@@ -320,7 +320,7 @@ fn the_newest_subscription_wins() {
 #[test]
 fn expressions_that_mean_nothing_match_nothing() {
     let mut desk = Desk::new();
-    let mut body = beat_of("a", "G", "CLUSTERING", &[("T", "||", 1), ("U", "a > 1", 1)]);
+    let mut body = beat_of("a", "G", "CLUSTERING", &[("T", "||", 1), ("U", "a >", 1)]);
     body["consumerDataSet"][0]["subscriptionDataSet"][1]["expressionType"] = "SQL92".into();
     send_beat(&mut desk, 1, &body);
     for topic in ["T", "U"] {
@@ -333,7 +333,7 @@ fn expressions_that_mean_nothing_match_nothing() {
             .unwrap();
         assert!(!subscription.filter.may_match(0), "{topic}");
     }
-    assert_eq!(expression(&desk, "G", "U").as_deref(), Some("a > 1"));
+    assert_eq!(expression(&desk, "G", "U").as_deref(), Some("a >"));
 }
 
 #[test]
@@ -427,37 +427,47 @@ fn broken_heartbeats_are_refused() {
     check(&desk.broker.clients);
 }
 
+/// A producer's heartbeat.
+fn hear(clients: &mut Clients, group: &str, connection: ConnectionId) -> Result<(), Full> {
+    let beat = Beat {
+        client_id: &"c".into(),
+        peer: Peer {
+            connection,
+            address: ([10, 0, 0, 9], 1).into(),
+        },
+        language: "JAVA",
+        version: 479,
+        now_us: 0,
+        keep_subscriptions: false,
+    };
+    clients.hear_producer(group, &beat)
+}
+
 /// Source: apache/rocketmq PR 8672, #8959: tables of producers that grow for ever.
 #[test]
 fn tables_are_bounded() {
     let mut clients = Clients::default();
-    let id: Rc<str> = "c".into();
     for index in 0..PRODUCER_GROUPS_MAX {
-        clients
-            .hear_producer(&format!("P{index}"), &id, connection(1), 0)
-            .unwrap();
+        hear(&mut clients, &format!("P{index}"), connection(1)).unwrap();
     }
-    let full = clients.hear_producer("OneMore", &id, connection(1), 0);
+    let full = hear(&mut clients, "OneMore", connection(1));
     assert_eq!(full, Err(Full::ProducerGroups));
     assert_eq!(
-        clients.hear_producer("P1", &id, connection(1), 0),
+        hear(&mut clients, "P1", connection(1)),
         Ok(()),
         "it is there"
     );
     for index in 0..MEMBERSHIPS_MAX - PRODUCER_GROUPS_MAX {
         let connection = connection(2 + index as u32);
-        clients.hear_producer("P1", &id, connection, 0).unwrap();
+        hear(&mut clients, "P1", connection).unwrap();
     }
-    let full = clients.hear_producer("P1", &id, connection(u32::MAX), 0);
+    let full = hear(&mut clients, "P1", connection(u32::MAX));
     assert_eq!(full, Err(Full::Memberships));
     check(&clients);
     clients.drop_connection(connection(1));
     check(&clients);
     assert_eq!(clients.producers.len(), 1);
-    assert_eq!(
-        clients.hear_producer("OneMore", &id, connection(2), 0),
-        Ok(())
-    );
+    assert_eq!(hear(&mut clients, "OneMore", connection(2)), Ok(()));
 }
 
 #[test]
@@ -573,7 +583,7 @@ fn a_client_ends_one_role_at_a_time() {
     assert!(desk.broker.clients.producers.is_empty());
 }
 
-/// Source: apache/rocketmq#310, #8631: a consumer that filters by SQL is told what to do.
+/// Source: apache/rocketmq#310, #8631, #2972 (B8): SQL92 works by default, and where it is off the key is named.
 #[test]
 fn a_client_asks_whether_its_expression_is_understood() {
     let mut desk = Desk::new();
@@ -590,11 +600,18 @@ fn a_client_asks_whether_its_expression_is_understood() {
     assert_eq!(code("", "*"), (0, String::new()));
     assert_eq!(code("TAG", "||").0, 23);
     assert_eq!(code("XPATH", "a").0, 23);
-    let (refused, remark) = code("SQL92", "a > 1");
-    assert_eq!(refused, 1);
-    let expected = "The broker does not support consumer to filter message by SQL92";
-    assert!(remark.starts_with(expected), "{remark}");
+    assert_eq!(code("SQL92", "a > 1"), (0, String::new()));
+    let (refused, remark) = code("SQL92", "a > 'x'");
+    assert_eq!(refused, 23);
+    assert!(remark.ends_with("at position 5: 'x'"), "{remark}");
     assert_eq!(desk.call(46, &[], b"[").code, ResponseCode::SYSTEM_ERROR);
+    desk.broker.config.property_filter_enable = false;
+    let body = json!({"clientId": "a", "group": "G", "subscriptionData":
+        {"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}});
+    let response = desk.call(46, &[], body.to_string().as_bytes());
+    assert_eq!(response.code, ResponseCode::SYSTEM_ERROR);
+    let remark = response.remark.unwrap_or_default();
+    assert!(remark.contains("enablePropertyFilter"), "{remark}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ enum Status {
     OffsetTooSmall,
     OffsetOverflowOne,
     OffsetOverflowBadly,
+    OffsetReset,
 }
 
 impl Status {
@@ -44,6 +45,7 @@ impl Status {
             Status::OffsetTooSmall => "OFFSET_TOO_SMALL",
             Status::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
             Status::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
+            Status::OffsetReset => "OFFSET_RESET",
         }
     }
 }
@@ -103,7 +105,9 @@ impl Answer {
                 ResponseCode::PULL_RETRY_IMMEDIATELY
             }
             Status::NoMessageInQueue | Status::OffsetOverflowOne => ResponseCode::PULL_NOT_FOUND,
-            Status::OffsetTooSmall | Status::OffsetOverflowBadly => ResponseCode::PULL_OFFSET_MOVED,
+            Status::OffsetTooSmall | Status::OffsetOverflowBadly | Status::OffsetReset => {
+                ResponseCode::PULL_OFFSET_MOVED
+            }
         };
         Self {
             status,
@@ -120,6 +124,11 @@ impl Answer {
             code: ResponseCode::PULL_OFFSET_MOVED,
             ..Self::new(Status::NoMessageInQueue, QueueOffset(0), bounds)
         }
+    }
+
+    /// A pull of a queue whose offset was set by an administrator.
+    pub(super) fn reset(offset: u64, bounds: QueueBounds) -> Self {
+        Self::new(Status::OffsetReset, QueueOffset(offset), bounds)
     }
 
     /// A pull from below every offset that can be.
@@ -320,7 +329,7 @@ impl Scan<'_> {
         if self.count() > 0 && taken + entry.bytes as usize > PULL_BYTES_MAX as usize {
             return Err(Stop::Full);
         }
-        if matches!(filter, Filter::Tags(_)) {
+        if !matches!(filter, Filter::All) {
             match self.store.record(entry.at, entry.bytes, self.fetched) {
                 Ok(record) if filter.matches_record(&record) => {}
                 Ok(_) => {
@@ -398,7 +407,9 @@ impl Scan<'_> {
         let messages_max = self.request.messages_max;
         match self.request.subscription.filter {
             Filter::All => messages_max,
-            Filter::Tags(_) => PULL_ENTRIES_EXAMINED_MAX.max(messages_max),
+            Filter::Tags(_) | Filter::Sql(_) | Filter::Invalid(_) => {
+                PULL_ENTRIES_EXAMINED_MAX.max(messages_max)
+            }
         }
     }
 

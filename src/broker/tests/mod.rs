@@ -1,10 +1,12 @@
 //! Tests of the handlers over a real store on a simulated disk, with the shard's part played by [`Desk`].
 
+mod administration;
 pub mod config_files;
 mod holds;
 mod property;
 pub mod pulls;
 mod queries;
+mod replies;
 mod report;
 pub mod sends;
 
@@ -54,6 +56,7 @@ pub fn big_store_config() -> StoreConfig {
 
 pub fn broker_config() -> BrokerConfig {
     BrokerConfig {
+        shard: ShardId(0),
         cluster_name: "C".to_owned(),
         broker_name: "b".to_owned(),
         broker_id: 0,
@@ -69,7 +72,9 @@ pub fn broker_config() -> BrokerConfig {
         short_polling_ms: 1000,
         permission: 6,
         lite_pull_enable: true,
+        property_filter_enable: true,
         young_queues_start_at_zero: true,
+        settings: vec![("longPollingEnable", "true".to_owned())],
         offsets_persist_ms: 5000,
         delay_levels: DelayLevels::default(),
     }
@@ -121,6 +126,9 @@ pub struct Desk {
     closed: Vec<ConnectionId>,
     /// What was to be told to clients, and the newest contents of each configuration file.
     pub notifications: Vec<Notification>,
+    /// Requests to clients, and mail for other shards.
+    pub calls: Vec<relay::AddressedCall>,
+    pub letters: Vec<relay::Letter>,
     pub files: BTreeMap<&'static str, bytes::Bytes>,
     /// Registrations that were asked for.
     pub registrations: u32,
@@ -170,6 +178,8 @@ impl Desk {
             done: Vec::new(),
             closed: Vec::new(),
             notifications: Vec::new(),
+            calls: Vec::new(),
+            letters: Vec::new(),
             files: BTreeMap::new(),
             registrations: 0,
         }
@@ -376,6 +386,8 @@ impl Desk {
             self.read(Cold::Task(task), 0, &missing, Fetched::default());
         }
         self.notifications.append(&mut self.effects.notifications);
+        self.calls.append(&mut self.effects.calls);
+        self.letters.append(&mut self.effects.letters);
         self.effects.created_topics.clear();
         self.files.extend(self.effects.files.drain(..));
         self.registrations += u32::from(std::mem::take(&mut self.effects.register));

@@ -231,7 +231,7 @@ fn expressions_that_can_not_be_used_are_refused() {
     desk.send("T", 0, "A", b"x");
     let pull = Pulling::default();
     let sql = Pulling {
-        expression: "a > 1",
+        expression: "a != 1",
         expression_type: "SQL92",
         ..pull
     };
@@ -246,12 +246,7 @@ fn expressions_that_can_not_be_used_are_refused() {
                 23,
                 "parse the consumer's subscription failed",
             ),
-            (
-                sql,
-                1,
-                "The broker does not support consumer to filter message by SQL92",
-            ),
-            (sql, 1, "subscribe with tags"),
+            (sql, 23, "position 3: !"),
         ],
     );
     for expression in ["*", "", "A", "A || B"] {
@@ -273,6 +268,88 @@ fn expressions_that_can_not_be_used_are_refused() {
         .0,
         20
     );
+}
+
+/// A SQL92 filter at a pull and at a wake, over what is in memory and what has to be read.
+#[test]
+fn sql_filters_look_at_properties() {
+    let mut desk = Desk::new();
+    for n in 0..40 {
+        let properties = format!(
+            "n\u{1}{n}\u{2}kind\u{1}{}\u{2}",
+            if n % 2 == 0 { "even" } else { "odd" }
+        );
+        let sending = Sending {
+            properties: &properties,
+            body: b"x",
+            ..Sending::default()
+        };
+        desk.send_message(&sending);
+    }
+    let sql = Pulling {
+        expression: "kind = 'even' AND n BETWEEN 10 AND 16",
+        expression_type: "SQL92",
+        max: 32,
+        ..Pulling::default()
+    };
+    let offsets = |response: &Response| -> Vec<u64> {
+        messages(response)
+            .iter()
+            .map(|(offset, _)| *offset)
+            .collect()
+    };
+    let found = desk.pull(&sql);
+    assert_eq!(state(&found), (0, "FOUND", 40));
+    assert_eq!(offsets(&found), [10, 12, 14, 16]);
+    let tags = Pulling {
+        expression_type: "TAG",
+        ..sql
+    };
+    assert_eq!(
+        desk.pull(&tags).code.0,
+        20,
+        "the same text as a tag is another subscription"
+    );
+
+    let waiting = Pulling {
+        offset: 40,
+        sys_flag: SUBSCRIPTION | SUSPEND,
+        ..sql
+    };
+    let opaque = desk.start_pull(&waiting);
+    for (n, is_woken) in [(9, false), (16, true)] {
+        let properties = format!("n\u{1}{n}\u{2}kind\u{1}even\u{2}");
+        desk.send_message(&Sending {
+            properties: &properties,
+            ..Sending::default()
+        });
+        let answer = desk.take(opaque);
+        assert_eq!(answer.is_some(), is_woken, "n = {n}");
+        if let Some(answer) = answer {
+            assert_eq!(offsets(&answer), [41]);
+        }
+    }
+
+    desk.broker.config.property_filter_enable = false;
+    check_refused(&mut desk, &[(sql, 1, "enablePropertyFilter")]);
+}
+
+/// The expression of a heartbeat that nobody can read is named at every pull that goes by it.
+#[test]
+fn a_heartbeat_with_a_bad_expression_is_told_at_the_pull() {
+    let mut desk = Desk::new();
+    desk.send("T", 0, "A", b"x");
+    let body = serde_json::json!({"clientID": "c", "producerDataSet": [], "consumerDataSet": [{"groupName": "G",
+        "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "subscriptionDataSet": [{"topic": "T",
+        "subString": "a = 'x", "expressionType": "SQL92", "subVersion": 1}]}]});
+    let response = desk.call(34, &[], body.to_string().as_bytes());
+    assert_eq!(response.code.0, 0);
+    let pull = Pulling {
+        sys_flag: SUSPEND,
+        expression_type: "SQL92",
+        ..Pulling::default()
+    };
+    check_refused(&mut desk, &[(pull, 23, "at position 5: 'x")]);
 }
 
 #[test]

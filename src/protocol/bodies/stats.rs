@@ -144,6 +144,38 @@ pub fn encode_consume_stats(broker_name: &str, queues: &[ConsumeQueueStats]) -> 
     stats.encode()
 }
 
+/// Answer to 317: the encoded answers to 208 of each group, one for each of its topics.
+pub fn encode_all_consume_stats(
+    address: &str,
+    groups: &[(&str, Vec<Vec<u8>>)],
+    behind: u64,
+) -> Vec<u8> {
+    let mut out = b"{\"brokerAddr\":".to_vec();
+    out.extend(super::encode(&address));
+    out.extend(b",\"consumeStatsList\":[");
+    for (index, (group, topics)) in groups.iter().enumerate() {
+        out.extend(if index == 0 { &b"{"[..] } else { b",{" });
+        out.extend(super::encode(group));
+        out.extend(b":[");
+        out.extend(topics.join(&b','));
+        out.extend(b"]}");
+    }
+    out.extend(format!("],\"totalDiff\":{behind},\"totalInflightDiff\":0}}").as_bytes());
+    out
+}
+
+/// Answer to 222: the new offsets of queues of one broker.
+pub fn encode_queue_offsets(broker_name: &str, topic: &str, offsets: &[(u32, u64)]) -> Vec<u8> {
+    let row = |(queue_id, offset): &(u32, u64)| {
+        (MessageQueue::new(broker_name, topic, *queue_id), *offset)
+    };
+    let table: BTreeMap<MessageQueue, u64> = offsets.iter().map(row).collect();
+    let mut out = b"{\"offsetTable\":".to_vec();
+    object_keys::encode(&table, &mut out);
+    out.push(b'}');
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,7 +34,7 @@ class Client:
 
 class Java(Client):
     source = "java"
-    extra = ["pull_lite", "latency_probe", "retry_dlq", "delay", "orderly", "broadcast"]
+    extra = ["pull_lite", "latency_probe", "sql92", "request_reply", "retry_dlq", "delay", "orderly", "broadcast"]
 
     def __init__(self, name, version, *flags):
         self.name, self.version, self.flags = name, version, list(flags)

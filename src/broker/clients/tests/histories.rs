@@ -59,12 +59,14 @@ proptest! {
                         ..ConsumerData::default()
                     };
                     let peer = Peer { connection: connection(from), address: ([127, 0, 0, 1], 1).into() };
-                    let beat = Beat { client_id: &id, peer, now_us, keep_subscriptions: false };
+                    let beat = Beat { client_id: &id, peer, language: "JAVA", version: 479, now_us, keep_subscriptions: false };
                         clients.hear_consumer(&data, &beat).unwrap();
                     consumers.insert((group, from), now_us);
                 }
                 Step::Producer { connection: from, group } => {
-                    clients.hear_producer(GROUPS[group], &id, connection(from), now_us).unwrap();
+                    let peer = Peer { connection: connection(from), address: ([10, 0, 0, 9], 1).into() };
+                    let beat = Beat { client_id: &id, peer, language: "JAVA", version: 479, now_us, keep_subscriptions: false };
+                    clients.hear_producer(GROUPS[group], &beat).unwrap();
                     producers.insert((group, from), now_us);
                 }
                 Step::EndConsumer { connection: from, group } => {

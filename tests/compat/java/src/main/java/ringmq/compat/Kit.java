@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
@@ -82,7 +83,7 @@ final class Kit implements AutoCloseable {
         final DefaultMQPushConsumer consumer;
         final Runnable stop;
 
-        Push(String group, String expression) throws MQClientException {
+        Push(String group, MessageSelector selector) throws MQClientException {
             consumer = new DefaultMQPushConsumer(group);
             consumer.setNamesrvAddr(namesrv);
             consumer.setInstanceName(nextInstance());
@@ -91,7 +92,7 @@ final class Kit implements AutoCloseable {
             consumer.setConsumeThreadMin(1);
             consumer.setConsumeThreadMax(1);
             consumer.setAwaitTerminationMillisWhenShutdown(10_000);
-            consumer.subscribe(topic, expression);
+            consumer.subscribe(topic, selector);
             consumer.registerMessageListener((MessageListenerConcurrently) (list, context) -> {
                 list.forEach(sink::add);
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
@@ -120,7 +121,11 @@ final class Kit implements AutoCloseable {
     }
 
     Push push(String expression) throws MQClientException {
-        return new Push(group, expression);
+        return push(MessageSelector.byTag(expression));
+    }
+
+    Push push(MessageSelector selector) throws MQClientException {
+        return new Push(group, selector);
     }
 
     static void awaitAll(Collector sink, Collection<Sample> samples) throws Exception {

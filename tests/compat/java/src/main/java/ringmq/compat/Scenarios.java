@@ -19,6 +19,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -47,6 +48,8 @@ final class Scenarios {
         ALL.put("pull_lite", Scenarios::pullLite);
         ALL.put("latency_probe", Scenarios::latencyProbe);
         ALL.putAll(Model.ALL);
+        ALL.put("sql92", Messaging::sql92);
+        ALL.put("request_reply", Messaging::requestReply);
         ALL.put("before_restart", Scenarios::beforeRestart);
         ALL.put("after_restart", Scenarios::afterRestart);
         ALL.put("read_again", Scenarios::readAgain);
@@ -233,7 +236,7 @@ final class Scenarios {
     /** A group that is new reads all that there is since before the restart. */
     static String readAgain(Kit kit) throws Exception {
         List<Sample> all = Sample.range(0, 100, "TagA");
-        Kit.Push push = kit.new Push(kit.group + "_" + System.getenv("RINGMQ_COMPAT_GROUP"), "*");
+        Kit.Push push = kit.new Push(kit.group + "_" + System.getenv("RINGMQ_COMPAT_GROUP"), MessageSelector.byTag("*"));
         push.awaitAll(all);
         kit.fence(kit.producer(), push.sink, "fence");
         push.sink.exactly(all);
@@ -403,7 +406,7 @@ final class Scenarios {
         check(shares.keySet().equals(brokers), "messages came from " + shares.keySet());
         push.stop.run();
 
-        Kit.Push tagged = kit.new Push(kit.group + "_tag", "TagB");
+        Kit.Push tagged = kit.new Push(kit.group + "_tag", MessageSelector.byTag("TagB"));
         List<Sample> wanted = new ArrayList<>();
         for (Sample s : samples) if (s.tag.equals("TagB")) wanted.add(s);
         tagged.awaitAll(wanted);
