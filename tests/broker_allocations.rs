@@ -136,6 +136,8 @@ impl Bench {
             lite_pull_enable: true,
             young_queues_start_at_zero: true,
             offsets_persist_ms: 5000,
+            timers: true,
+            timer_ms_max: 1,
             delay_levels: Default::default(),
         };
         Self {

@@ -65,6 +65,10 @@ pub struct BrokerConfig {
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
     pub delay_levels: DelayLevels,
+    /// `timerWheelEnable`.
+    pub timers: bool,
+    /// `timerMaxDelaySec`, in milliseconds.
+    pub timer_ms_max: u64,
 }
 
 /// Who asks.
@@ -152,6 +156,7 @@ pub struct ConfigFiles<'a> {
     pub groups: Option<&'a [u8]>,
     pub offsets: Option<&'a [u8]>,
     pub delays: Option<&'a [u8]>,
+    pub timers: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -181,7 +186,7 @@ impl Broker {
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
             locks: locks::Locks::default(),
-            delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
+            delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),

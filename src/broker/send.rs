@@ -161,7 +161,7 @@ fn check_permissions(broker: &Broker, name: &str) -> Result<(), Refusal> {
             name.len()
         )));
     }
-    if names::is_send_refused(name) {
+    if names::is_send_refused(name) || name == names::TIMER_TOPIC {
         let remark = format!("Sending message to topic[{name}] is forbidden.");
         return Err((ResponseCode::NO_PERMISSION, remark));
     }

@@ -399,7 +399,7 @@ const LATER: &[Key] = &[
         DEFAULT_LEVELS,
         "delay levels",
     ),
-    later(
+    key(
         "timerWheelEnable",
         Kind::Bool,
         "true",

@@ -70,6 +70,8 @@ pub fn broker_config() -> BrokerConfig {
         lite_pull_enable: true,
         young_queues_start_at_zero: true,
         offsets_persist_ms: 5000,
+        timers: true,
+        timer_ms_max: 3 * 86_400_000,
         delay_levels: DelayLevels::default(),
     }
 }
@@ -187,6 +189,7 @@ impl Desk {
             groups: file("config/subscriptionGroup.json"),
             offsets: file("config/consumerOffset.json"),
             delays: file(delay::FILE),
+            timers: file(delay::TIMERS_FILE),
         };
         let (store, _) = Store::open(store, now, &mut io).unwrap();
         Self {
