@@ -220,6 +220,35 @@ fn idle_connections_cost_little() {
     });
 }
 
+/// New clients wait until there is a file for them; the broker doesn't spin, and the others are served.
+#[test]
+fn clients_beyond_the_open_files_wait() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    const FILES: u64 = 150;
+    // An accept goes by the limit of when it was submitted, so that this needs one for each client.
+    with_server(&[("ringFeatures", "plain")], |server| {
+        let mut other = Client::connect(server.port);
+        assert_eq!(other.send_message("T", 0, "A", b"first").code, 0);
+        let few = Rlimit {
+            current: Some(FILES),
+            maximum: Some(FILES),
+        };
+        let pid = Pid::from_raw(server.pid() as i32);
+        prlimit(pid, Resource::Nofile, few).expect("a limit may be lowered");
+        let many: Vec<TcpStream> = (0..2 * FILES)
+            .map(|_| TcpStream::connect(("127.0.0.1", server.port)).expect("waits in the backlog"))
+            .collect();
+        await_figure(&mut other, "connectionsRefused", |times| times > 0);
+        let turns = figure(&mut other, "turns");
+        assert_eq!(other.pull("T", 0, 1, 1500, "*").code, 19);
+        let turns = figure(&mut other, "turns") - turns;
+        assert!(turns < 30, "{turns} turns in 1.5 s");
+        drop(many);
+        let mut new = Client::connect(server.port);
+        assert_eq!(new.send_message("T", 0, "A", b"served").code, 0);
+    });
+}
+
 #[test]
 fn holds_of_a_client_that_vanishes_are_dropped() {
     with_server(&[], |server| {
@@ -278,5 +307,39 @@ fn all_connections_are_served_when_receive_buffers_run_out() {
             .map(|queue| reader.read_queue("T", queue).len())
             .sum();
         assert_eq!(stored, CONNECTIONS * EACH);
+        assert!(figure(&mut reader, "receivesStarved") > 0);
+    });
+}
+
+/// Paused, and then it takes nothing of what waits for it.
+#[test]
+fn a_client_that_stays_stuck_is_closed() {
+    with_server(&[("serverChannelMaxIdleTimeSeconds", "2")], |server| {
+        let mut other = Client::connect(server.port);
+        fill(&mut other);
+        let mut deaf = Client::connect(server.port);
+        for _ in 0..300 {
+            deaf.start_pull("Big", 0, 0, 0, "*");
+        }
+        let started = Instant::now();
+        // Each question is a sign of life of the one who asks.
+        while figure(&mut other, "connectionsClosedSlow") == 0 {
+            assert!(started.elapsed() < PATIENCE, "it is not closed");
+            assert_eq!(other.pull("Big", 0, 4, 100, "*").code, 19);
+        }
+        await_figure(&mut other, "connections", |now| now == 1);
+        assert_eq!(figure(&mut other, "connectionsClosedSlow"), 1);
+    });
+}
+
+#[test]
+fn a_silent_client_is_closed() {
+    with_server(&[("serverChannelMaxIdleTimeSeconds", "1")], |server| {
+        let mut silent = Client::connect(server.port);
+        silent.send_message("T", 0, "A", b"first");
+        assert!(silent.receive().is_none(), "nothing was asked for");
+        let mut other = Client::connect(server.port);
+        assert_eq!(figure(&mut other, "connectionsClosedSlow"), 0);
+        assert_eq!(figure(&mut other, "connections"), 1);
     });
 }

@@ -14,7 +14,8 @@ use ringmq::protocol::codes::ResponseCode;
 use ringmq::protocol::command::{Command, Encoding, Scratch};
 use ringmq::protocol::frame::{Split, split};
 use ringmq::protocol::response::Request;
-use ringmq::stats::Counters;
+use ringmq::stats::slow::Hops;
+use ringmq::stats::{Asked, Counters};
 use ringmq::storage::{Arrival, FetchDone, Fetched, FlushMode, Store, StoreConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -164,6 +165,11 @@ impl Bench {
         let none = Fetched::default();
         let before = ALLOCATIONS.get();
         let outcome = handler::handle(&mut self.broker, &command, PEER, context!(self, &none));
+        let asked = Asked {
+            code: command.code,
+            since_us: 0,
+        };
+        self.counters.count_answer(asked, 0, false);
         self.allocations += ALLOCATIONS.get() - before;
         self.scratch = scratch;
         outcome
@@ -190,6 +196,24 @@ impl Bench {
             self.broker.on_arrival(arrival, context!(self, &none));
             self.allocations += ALLOCATIONS.get() - before;
         }
+        self.count_turn();
+    }
+
+    /// What a shard counts and measures at the end of a turn.
+    fn count_turn(&mut self) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: self.io.measured_us(),
+        };
+        let before = ALLOCATIONS.get();
+        self.counters.replies_queued(hops, |_| 1);
+        self.counters
+            .tables
+            .slow
+            .on_sent(PEER.connection, hops.queued_us);
+        self.allocations += ALLOCATIONS.get() - before;
     }
 
     /// Lets the ring work until all that was appended is visible.
@@ -279,6 +303,8 @@ fn ping_pong(expression: &str, rounds: u64) -> (usize, u64) {
             bench.effects.replies[0].response.code,
             ResponseCode::SUCCESS
         );
+        let slowest = bench.counters.tables.slow.slowest(0).len() as u64;
+        assert_eq!(slowest, offset.min(32), "the recorder is at work");
         bench.effects.replies.clear();
     }
     (bench.allocations, rounds - rounds / 2)
@@ -332,6 +358,7 @@ fn a_known_group_is_found_without_an_allocation() {
             let outcome = bench.handle(frame);
             assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
         }
+        bench.count_turn();
     }
     assert_eq!(bench.allocations, 0);
 }

@@ -109,8 +109,5 @@ pub fn append(
         queue_id,
         ..*message
     };
-    let appended = cx.store.append(queue, &message, cx.now)?;
-    cx.counters.messages_in += 1;
-    cx.counters.message_bytes_in += message.body.len() as u64;
-    Ok(appended)
+    Ok(cx.store.append(queue, &message, cx.now)?)
 }

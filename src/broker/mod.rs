@@ -16,6 +16,7 @@ pub mod offsets;
 pub mod pull;
 pub mod query;
 pub mod rates;
+pub mod report;
 pub mod retry;
 pub mod send;
 pub mod topics;

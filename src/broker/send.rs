@@ -21,6 +21,7 @@ use crate::protocol::headers::SendHeader;
 use crate::protocol::message::{NewMessage, offset_message_id, sys_flag};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
 use crate::protocol::response::{MessageIds, Response, ResponseHeader, SendResponseHeader};
+use crate::stats::series::Incoming;
 use crate::storage::{AppendError, Appended};
 use arrayvec::ArrayString;
 use stored::ClientProperties;
@@ -308,8 +309,7 @@ fn send_one(
             .append(parked.queue, &parked.message(message), cx.now),
     };
     let appended = appended.map_err(append_refusal)?;
-    cx.counters.messages_in += 1;
-    cx.counters.message_bytes_in += sent.body.len() as u64;
+    count(sent, &target, &client, &dead_letter, appended, cx);
     let message_id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
         end: appended.end,
@@ -323,6 +323,32 @@ fn send_one(
             trace_on: broker.config.trace_on,
         }),
     })
+}
+
+/// Counts a message that was taken.
+fn count(
+    sent: &Sent<'_>,
+    target: &Target,
+    client: &ClientProperties<'_>,
+    dead_letter: &Option<String>,
+    appended: Appended,
+    cx: &mut Context<'_>,
+) {
+    cx.counters.messages_in += 1;
+    cx.counters.message_bytes_in += sent.body.len() as u64;
+    if dead_letter.is_some() {
+        let group = sent.header.topic.strip_prefix(RETRY_PREFIX);
+        cx.counters.count_dead_letter(group.unwrap_or_default());
+    }
+    let incoming = Incoming {
+        queue: target.queue,
+        kind: client.message_type(),
+        messages: 1,
+        bytes: appended.end.bytes_since(appended.at),
+        now_us: cx.now.monotonic_us,
+    };
+    let topic = dead_letter.as_deref().unwrap_or(sent.header.topic);
+    cx.counters.count_incoming(topic, incoming);
 }
 
 /// What all messages of a send have in common; without properties and tag.

@@ -168,10 +168,34 @@ const NETWORK: &[Key] = &[
         "what clients are told to connect to; default: bindAddress, or the first address of this machine",
     ),
     key(
+        "serverChannelMaxIdleTimeSeconds",
+        int(1, 86_400),
+        "120",
+        "seconds after which a client is disconnected that neither sends nor takes anything",
+    ),
+    key(
         "brokerPermission",
         int(0, 7),
         "6",
         "what name servers are told: 4 read, 2 write",
+    ),
+];
+
+const METRICS: &[Key] = &[
+    aliased(
+        "metricsPromExporterPort",
+        key(
+            "metricsPort",
+            int(0, 65_535),
+            "5557",
+            "port of metrics, health and holds, on bindAddress; 0: off",
+        ),
+    ),
+    key(
+        "metricsExporterType",
+        Kind::OneOf(&["PROM", "DISABLE", "OTLP_GRPC", "LOG"]),
+        "PROM",
+        "PROM: Prometheus fetches them; DISABLE: off; the others are not there and mean PROM",
     ),
 ];
 
@@ -429,13 +453,6 @@ const LATER: &[Key] = &[
         "false",
         "refuse half messages; this version refuses them in any case",
     ),
-    later("metricsExporterType", Kind::Text, "DISABLE", "metrics"),
-    later(
-        "metricsPromExporterPort",
-        int(1, 65_535),
-        "5557",
-        "port of the metrics",
-    ),
     later("enableLmq", Kind::Bool, "false", "light queues"),
     later("inSyncReplicas", int(1, 16), "1", "replicas"),
     later("slaveReadEnable", Kind::Bool, "false", "read from replicas"),
@@ -523,6 +540,7 @@ pub const AREAS: &[(&str, &[Key])] = &[
     ("Names and shards", NAMES),
     ("Network", NETWORK),
     ("Name server", NAME_SERVER),
+    ("Metrics", METRICS),
     ("Store", STORE),
     ("Topics and messages", TOPICS),
     ("Consumers", CONSUMERS),

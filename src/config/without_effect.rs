@@ -99,7 +99,7 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "sampleSteps", "scheduleAsyncDeliverMaxPendingLimit", "scheduleAsyncDeliverMaxResendNum2Blocked",
     "searchBcqByCacheEnable", "sendHeartbeatTimeoutMillis", "sendMessageThreadPoolNums",
     "sendThreadPoolQueueCapacity", "serverAsyncSemaphoreValue", "serverCallbackExecutorThreads",
-    "serverChannelMaxIdleTimeSeconds", "serverLoadBalancerEnable", "serverNettyWorkerGroupEnable",
+    "serverLoadBalancerEnable", "serverNettyWorkerGroupEnable",
     "serverOnewaySemaphoreValue", "serverPooledByteBufAllocatorEnable", "serverSelectorThreads",
     "serverSocketBacklog", "serverSocketRcvBufSize", "serverSocketSndBufSize", "serverWorkerThreads",
     "shutdownWaitTimeSeconds", "skipPreOnline", "skipWhenCKRePutReachMaxTimes", "slaveTimeout", "socksProxyConfig",

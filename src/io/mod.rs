@@ -225,6 +225,10 @@ pub trait FileSystem {
 pub trait Io: FileSystem {
     /// The clock; read once per turn by the loop, by nobody else.
     fn now(&mut self) -> Now;
+    /// Monotonic microseconds at this very moment, for measuring a turn; nothing is decided by it.
+    fn measured_us(&mut self) -> u64 {
+        self.now().monotonic_us
+    }
     /// Queues an operation; it reaches the kernel at the next [`Io::wait`] at the latest.
     fn submit(&mut self, token: Token, op: Op);
     /// Submits what is queued and waits until something completed or the deadline (monotonic microseconds) has

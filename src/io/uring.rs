@@ -297,6 +297,9 @@ impl Io for Uring {
     fn now(&mut self) -> Now {
         self.clock.now()
     }
+    fn measured_us(&mut self) -> u64 {
+        self.clock.monotonic_us()
+    }
 
     fn submit(&mut self, token: Token, op: Op) {
         match op {

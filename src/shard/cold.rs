@@ -4,6 +4,7 @@ use crate::broker::Peer;
 use crate::broker::internal::Task;
 use crate::broker::pull::PullRequest;
 use crate::limits::{COLD_REQUESTS_MAX, COLD_STEPS_MAX};
+use crate::stats::Asked;
 use bytes::Bytes;
 use slab::Slab;
 
@@ -11,11 +12,26 @@ use slab::Slab;
 #[derive(Debug, Clone)]
 pub enum Cold {
     /// A request as it came, whole frame.
-    Frame { peer: Peer, frame: Bytes },
+    Frame {
+        peer: Peer,
+        frame: Bytes,
+        asked: Asked,
+    },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
     /// What the broker does by itself.
     Task(Task),
+}
+
+impl Cold {
+    /// `None`: nobody asked.
+    pub fn asked(&self) -> Option<Asked> {
+        match self {
+            Self::Frame { asked, .. } => Some(*asked),
+            Self::Pull(request) => Some(request.asked),
+            Self::Task(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +112,10 @@ mod tests {
         Cold::Frame {
             peer,
             frame: Bytes::new(),
+            asked: Asked {
+                code: 11,
+                since_us: 0,
+            },
         }
     }
 

@@ -7,18 +7,17 @@ use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
-    CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES,
-    CONNECTIONS_MAX, OUT_BYTES_MAX,
+    CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
-use crate::protocol::codes::RequestCode;
+use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
+use crate::stats::CloseReason;
+use crate::stats::slow::Hops;
 use crate::storage::{Arrival, Fetched};
 use bytes::Bytes;
 use std::net::SocketAddr;
-
-const IDLE_US: u64 = CONNECTION_IDLE_SECONDS * 1_000_000;
 
 impl Core {
     /// The next instant at which something is due, in monotonic microseconds.
@@ -45,14 +44,14 @@ impl Core {
     }
 
     pub(super) fn admit(&mut self, socket: Socket, peer: SocketAddr) -> Option<ConnectionId> {
-        if self.phase != Phase::Serving || self.connections.len() >= CONNECTIONS_MAX {
+        if self.phase != Phase::Serving || self.connections.len() >= self.connections_max {
             self.counters.connections_refused += 1;
             return None;
         }
         self.counters.connections_accepted += 1;
         self.counters.connections_now += 1;
         self.idle_scan_us
-            .get_or_insert(self.now.monotonic_us + IDLE_US);
+            .get_or_insert(self.now.monotonic_us + self.idle_us);
         Some(self.connections.insert(socket, peer, self.now.monotonic_us))
     }
 
@@ -70,12 +69,16 @@ impl Core {
     /// Messages became visible: acknowledges their sends, wakes the holds of their queues.
     pub(super) fn deliver(&mut self, arrivals: &mut Vec<Arrival>) {
         self.store.take_arrivals(arrivals);
+        let has_arrived = !arrivals.is_empty();
         for arrival in arrivals.drain(..) {
             self.broker
                 .on_arrival(arrival, context!(self, &Fetched::default(), true));
         }
         let (written, visible) = (self.store.written(), self.store.visible());
+        self.has_delivered |= has_arrived;
         while let Some(pending) = self.acks.pop(written, visible) {
+            self.has_delivered = true;
+            self.count_answer(pending.asked, ResponseCode::SUCCESS);
             let (id, opaque, encoding, response) = pending.accepted();
             self.reply(id, opaque, encoding, response);
         }
@@ -88,6 +91,7 @@ impl Core {
         let reason = self.store.failure().unwrap_or_default().to_owned();
         while let Some(pending) = self.acks.pop_any() {
             self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::SERVICE_NOT_AVAILABLE);
             let (id, opaque, encoding, response) = pending.failed(&reason);
             self.reply(id, opaque, encoding, response);
         }
@@ -101,6 +105,8 @@ impl Core {
                 .expire(context!(self, &Fetched::default(), true));
         }
         while let Some(pending) = self.acks.pop_late(now_us) {
+            self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::FLUSH_DISK_TIMEOUT);
             let (id, opaque, encoding, response) = pending.late();
             self.reply(id, opaque, encoding, response);
         }
@@ -111,27 +117,45 @@ impl Core {
 
     /// Looks at all connections, then not again before the longest silence can have become too long.
     fn close_silent(&mut self, now_us: u64) {
+        let idle_us = self.idle_us;
+        self.close_stuck(idle_us);
         let silent: Vec<ConnectionId> = self
             .connections
             .iter()
-            .filter(|(_, c)| c.active_us + IDLE_US <= now_us)
+            .filter(|(_, c)| !c.sending && c.active_us + idle_us <= now_us)
             .map(|(id, _)| id)
             .collect();
         for id in silent {
-            self.close(id, "idle for 120 s");
+            self.close(id, CloseReason::Silent);
         }
         let oldest = self
             .connections
             .iter()
-            .map(|(_, c)| c.active_us)
-            .filter(|us| us + IDLE_US > now_us)
+            .map(|(_, c)| c.silent_since_us())
+            .filter(|us| us + idle_us > now_us)
             .min();
-        self.idle_scan_us = oldest.map(|us| us + IDLE_US);
+        self.idle_scan_us = oldest.map(|us| us + idle_us);
+    }
+
+    /// Closes the connections that have taken nothing of a send for so long.
+    fn close_stuck(&mut self, for_us: u64) {
+        let now_us = self.now.monotonic_us;
+        let is_stuck = |since_us: u64| since_us + for_us <= now_us;
+        let stuck: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| !c.closing && c.stuck_since_us().is_some_and(is_stuck))
+            .map(|(id, _)| id)
+            .collect();
+        for id in stuck {
+            self.close_slow(id);
+        }
     }
 
     pub(super) fn on_sent(&mut self, id: ConnectionId, bytes: usize, mut segments: Vec<Bytes>) {
         self.counters.bytes_sent += bytes as u64;
         let now_us = self.now.monotonic_us;
+        self.counters.tables.slow.on_sent(id, now_us);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.sending = false;
             connection.active_us = now_us;
@@ -139,15 +163,41 @@ impl Core {
             put_back_unsent(&mut connection.queue, &mut segments, bytes);
             let more = !connection.queue.is_empty() && !connection.dirty && !connection.closing;
             connection.dirty |= more;
-            if connection.paused && connection.out_bytes <= CONNECTION_OUT_RESUME_BYTES {
+            let (is_paused, waiting) = (connection.paused, connection.out_bytes);
+            self.connections.out_bytes -= bytes;
+            let enough = CONNECTION_OUT_RESUME_BYTES.min(self.connections.out_limit() / 4);
+            if is_paused && waiting <= enough {
                 self.resumed.push(id);
             }
-            self.connections.out_bytes -= bytes;
             if more {
                 self.outgoing.dirty.push(id);
             }
         }
         self.outgoing.recycle(segments);
+    }
+
+    /// The replies of this turn were handed over, all at this instant (monotonic microseconds).
+    pub(super) fn end_turn(&mut self, end_us: u64) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: end_us,
+        };
+        let times = &mut self.counters.tables.times;
+        if std::mem::take(&mut self.has_delivered) {
+            let micros = end_us.saturating_sub(visible_us);
+            times.visible_to_reply.record(micros);
+        }
+        times
+            .turn
+            .record(end_us.saturating_sub(self.now.monotonic_us));
+        let connections = &mut self.connections;
+        self.counters.replies_queued(hops, |id| {
+            let connection = connections.open_mut(id);
+            // What doesn't leave with the send in flight leaves with the one after it.
+            connection.map_or(0, |c| 1 + u8::from(!c.queue.is_empty()))
+        });
     }
 
     pub(super) fn outgoing_is_empty(&self) -> bool {
@@ -157,7 +207,7 @@ impl Core {
     }
 
     /// Closes the connection at the end of this turn.
-    pub(super) fn close(&mut self, id: ConnectionId, reason: &'static str) {
+    pub(super) fn close(&mut self, id: ConnectionId, reason: CloseReason) {
         if self.connections.open_mut(id).is_some() {
             self.closing.push((id, reason));
         }
@@ -166,17 +216,19 @@ impl Core {
     pub(super) fn close_all(&mut self) {
         let ids: Vec<ConnectionId> = self.connections.ids().collect();
         for id in ids {
-            self.close(id, "the broker stops");
+            self.close(id, CloseReason::Stop);
         }
     }
 
     /// Marks the connection and drops all that was held for it; its socket is to be closed.
-    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: &'static str) -> Option<Socket> {
+    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Socket> {
         let connection = self.connections.open_mut(id)?;
         connection.closing = true;
         connection.queue.clear();
         let (socket, peer) = (connection.socket, connection.peer);
-        tracing::debug!(shard = %self.id, %peer, reason, "connection closed");
+        tracing::debug!(shard = %self.id, %peer, %reason, "connection closed");
+        self.counters.count_close(reason);
+        self.counters.tables.slow.on_closed(id);
         self.broker
             .on_closed(id, context!(self, &Fetched::default(), true));
         Some(socket)
@@ -197,9 +249,10 @@ impl Core {
         while self
             .registrations
             .front()
-            .is_some_and(|(wanted, _)| *wanted <= sequence)
+            .is_some_and(|(wanted, ..)| *wanted <= sequence)
         {
-            if let Some((_, addressed)) = self.registrations.pop_front() {
+            if let Some((_, addressed, asked)) = self.registrations.pop_front() {
+                self.count_answer(asked, addressed.response.code);
                 self.reply(
                     addressed.connection,
                     addressed.opaque,
@@ -297,6 +350,10 @@ impl Core {
     fn close_slow_readers(&mut self) {
         self.outgoing.split(&mut self.connections);
         let total = self.connections.out_bytes;
+        if total > OUT_BYTES_MAX && self.now.monotonic_us >= self.stuck_scan_us {
+            self.stuck_scan_us = self.now.monotonic_us + STUCK_US / 10;
+            self.close_stuck(STUCK_US);
+        }
         for index in 0..self.outgoing.dirty.len() {
             let id = self.outgoing.dirty[index];
             let Some(connection) = self.connections.open_mut(id) else {
@@ -305,14 +362,21 @@ impl Core {
             let over = connection.out_bytes > CONNECTION_OUT_BYTES_MAX
                 || total > OUT_BYTES_MAX && connection.out_bytes > OUT_BYTES_MAX / 64;
             if over {
-                tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
-                    "the client does not read its replies, connection closed");
-                self.counters.slow_readers_closed += 1;
-                self.close(id, "does not read its replies");
+                self.close_slow(id);
             } else {
                 self.pause_if_over(id);
             }
         }
+    }
+
+    fn close_slow(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.open_mut(id) else {
+            return;
+        };
+        tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
+            "the client does not read its replies, connection closed");
+        self.counters.slow_readers_closed += 1;
+        self.close(id, CloseReason::DoesNotRead);
     }
 }
 

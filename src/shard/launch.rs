@@ -9,6 +9,7 @@ use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
+use crate::control::http::{self, WatchedShards};
 use crate::control::mail::{FromShard, ToShard};
 use crate::control::{
     ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
@@ -16,7 +17,9 @@ use crate::control::{
 use crate::ids::ShardId;
 use crate::io::uring::{Features, Uring, UringConfig};
 use crate::io::{FileSystem, Io, WriteMode};
-use crate::limits::{FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, TIMER_MS_MAX};
+use crate::limits::{
+    CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, TIMER_MS_MAX,
+};
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
@@ -37,6 +40,9 @@ struct Plan {
     broker: BrokerConfig,
     store: StoreConfig,
     uring: UringConfig,
+    /// Silence after which a connection is closed.
+    idle_us: u64,
+    connections_max: usize,
 }
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
@@ -96,6 +102,8 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             },
             ..UringConfig::new(config.commit_log(shard))
         },
+        idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
+        connections_max: CONNECTIONS_MAX,
     }
 }
 
@@ -115,14 +123,16 @@ pub fn run(config: &Config) -> Result<(), String> {
         .for_each(|warning| tracing::warn!("{warning}"));
     let signals =
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
-    raise_file_limit(config.shards)?;
+    let connections_max = raise_file_limit(config.shards)?;
     let name_server = if config.embedded_namesrv {
         Some(open_name_server(config)?)
     } else {
         None
     };
+    let watched = watched_shards(config);
+    start_metrics(config, &watched)?;
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let (shards, threads) = start_shards(config, &report)?;
+    let (shards, threads) = start_shards(config, connections_max, &report, &watched)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -151,7 +161,12 @@ type Started = (Vec<(ShardIdentity, ToShardSender)>, Vec<JoinHandle<()>>);
 
 /// Starts one thread per shard, all at once, and waits until every one serves. Where one can't, the others close
 /// their stores again. **Errors**: the first reason.
-fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Started, String> {
+fn start_shards(
+    config: &Config,
+    connections_max: usize,
+    report: &mpsc::Sender<FromShard>,
+    watched: &WatchedShards,
+) -> Result<Started, String> {
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
     let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
     let (mut starting, mut threads) = (Vec::new(), Vec::new());
@@ -164,7 +179,10 @@ fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Sta
             );
         }
         let core = core.map(|id| core_affinity::CoreId { id });
-        let plan = plan(config, shard, core);
+        let plan = Plan {
+            connections_max,
+            ..plan(config, shard, core)
+        };
         let identity = identity(&plan);
         let (started, start) = channel();
         let report = report.clone();
@@ -181,6 +199,8 @@ fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Sta
         let ended = || format!("shard {shard} ended while it started");
         match start.recv().unwrap_or_else(|_| Err(ended())) {
             Ok(sender) => {
+                let watching = sender.clone();
+                watched.started(&identity, Box::new(move |mail| watching.try_send(mail)));
                 let send = move |mail| sender.try_send(mail);
                 shards.push((identity, Box::new(send) as ToShardSender));
             }
@@ -199,6 +219,31 @@ fn start_shards(config: &Config, report: &mpsc::Sender<FromShard>) -> Result<Sta
         let _ = thread.join();
     }
     Err(reason)
+}
+
+fn watched_shards(config: &Config) -> WatchedShards {
+    let plans = (0..config.shards).map(|shard| plan(config, shard, None));
+    WatchedShards::new(plans.map(|plan| (identity(&plan), plan.store.root)))
+}
+
+/// Serves metrics from here on, so that a start can be watched. **Errors**: the port that the configuration names is
+/// taken; the usual one may be, by another process of this kind.
+fn start_metrics(config: &Config, watched: &WatchedShards) -> Result<(), String> {
+    let Some(address) = config.metrics else {
+        return Ok(());
+    };
+    match http::open(address) {
+        Ok(listener) => {
+            http::start(listener, watched.clone())?;
+            tracing::info!(%address, "metrics, health and holds are served");
+            Ok(())
+        }
+        Err(reason) if config.metrics_are_wanted => Err(reason),
+        Err(reason) => {
+            tracing::warn!("there are no metrics: {reason}");
+            Ok(())
+        }
+    }
 }
 
 fn identity(plan: &Plan) -> ShardIdentity {
@@ -251,8 +296,8 @@ fn announce(config: &Config) {
     );
 }
 
-/// **Errors**: fewer files than the shards need before the first client comes.
-fn raise_file_limit(shards: u16) -> Result<(), String> {
+/// How many clients a shard may have. **Errors**: fewer files than the shards need before the first client comes.
+fn raise_file_limit(shards: u16) -> Result<usize, String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -267,15 +312,25 @@ fn raise_file_limit(shards: u16) -> Result<(), String> {
         Some(files) if files < needed => Err(format!(
             "the limit of open files is {files}, {shards} shards need {needed} and one more for each client: raise it (ulimit -n)"
         )),
-        Some(files) if files < FILES_ENOUGH => {
-            tracing::warn!(
-                limit = files,
-                "few open files are allowed; clients beyond that are refused (ulimit -n)"
-            );
-            Ok(())
+        Some(files) => {
+            let connections = connections_of_shard(files - needed, shards);
+            if files < FILES_ENOUGH {
+                tracing::warn!(
+                    limit = files,
+                    connections,
+                    "few open files are allowed; further clients of a shard are refused (ulimit -n)"
+                );
+            }
+            Ok(connections)
         }
-        _ => Ok(()),
+        None => Ok(CONNECTIONS_MAX),
     }
+}
+
+/// Clients that a shard accepts, so that there are files left for the stores. A quarter is the name server's.
+fn connections_of_shard(files: u64, shards: u16) -> usize {
+    let share = files / 4 * 3 / u64::from(shards);
+    (share as usize).clamp(1, CONNECTIONS_MAX)
 }
 
 /// The whole life of a shard's thread.
@@ -359,6 +414,7 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> 
         listener,
         listening: true,
         accept_armed: false,
+        accept_again_us: None,
         mailbox,
         completions: Vec::new(),
         arrivals: Vec::new(),
@@ -464,7 +520,23 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),
+        connections_max: plan.connections_max,
+        idle_us: plan.idle_us,
+        stuck_scan_us: 0,
         idle_scan_us: None,
+        has_delivered: false,
         next_opaque: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_the_stores() {
+        assert_eq!(connections_of_shard(0, 2), 1);
+        assert_eq!(connections_of_shard(904, 2), 339);
+        assert_eq!(connections_of_shard(1 << 20, 2), CONNECTIONS_MAX);
     }
 }

@@ -3,8 +3,9 @@
 use super::Core;
 use super::connection::Connection;
 use crate::ids::ConnectionId;
-use crate::limits::{CONNECTION_OUT_PAUSE_BYTES, PARTIAL_FRAMES_BYTES_MAX};
+use crate::limits::PARTIAL_FRAMES_BYTES_MAX;
 use crate::protocol::frame::{self, Split};
+use crate::stats::CloseReason;
 use bytes::BytesMut;
 
 /// Unfinished frames keep their memory up to this size when done.
@@ -63,13 +64,14 @@ impl Core {
     /// True if the connection has more to send than it reads. Its requests wait then, since each of them may add as
     /// much as a whole reply.
     pub(super) fn pause_if_over(&mut self, id: ConnectionId) -> bool {
+        let limit = self.connections.out_limit();
         let Some(connection) = self.connections.open_mut(id) else {
             return false;
         };
         if connection.paused {
             return true;
         }
-        if connection.out_bytes <= CONNECTION_OUT_PAUSE_BYTES {
+        if connection.out_bytes <= limit {
             return false;
         }
         connection.paused = true;
@@ -80,7 +82,7 @@ impl Core {
 
     fn keep_unread(&mut self, id: ConnectionId, bytes: &[u8]) {
         if self.connections.partial_bytes + bytes.len() > PARTIAL_FRAMES_BYTES_MAX {
-            self.close(id, "too many bytes of unfinished frames on this shard");
+            self.close(id, CloseReason::PartialFrames);
             return;
         }
         if let Some(connection) = self.connections.open_mut(id) {
@@ -163,7 +165,7 @@ impl Core {
     fn put_partial(&mut self, id: ConnectionId, partial: BytesMut) {
         let bytes = partial.len();
         if self.connections.partial_bytes + bytes > PARTIAL_FRAMES_BYTES_MAX {
-            self.close(id, "too many bytes of unfinished frames on this shard");
+            self.close(id, CloseReason::PartialFrames);
             return;
         }
         if let Some(connection) = self.connections.open_mut(id) {
@@ -185,6 +187,6 @@ impl Core {
         if let Some(connection) = self.connections.open_mut(id) {
             tracing::warn!(shard = %self.id, peer = %connection.peer, %error, "malformed frame, connection closed");
         }
-        self.close(id, "malformed frame");
+        self.close(id, CloseReason::Malformed);
     }
 }

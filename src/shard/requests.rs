@@ -9,6 +9,8 @@ use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::{Command, Encoding};
 use crate::protocol::frame::{self, Frame, Split};
 use crate::protocol::response::Response;
+use crate::stats::Asked;
+use crate::stats::rpc::OTHER_CODE;
 use crate::storage::{FetchDone, Fetched, Missing};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -24,11 +26,20 @@ impl Core {
             connection: id,
             address: connection.peer,
         };
-        self.run_frame(peer, frame, &Fetched::default(), 0)
+        let since_us = self.now.monotonic_us;
+        self.run_frame(peer, frame, &Fetched::default(), 0, since_us)
     }
 
     /// Runs a request, for the first time or again with what was read for it.
-    fn run_frame(&mut self, peer: Peer, frame: &Frame<'_>, fetched: &Fetched, steps: u32) -> bool {
+    /// `since_us`: when it came.
+    fn run_frame(
+        &mut self,
+        peer: Peer,
+        frame: &Frame<'_>,
+        fetched: &Fetched,
+        steps: u32,
+        since_us: u64,
+    ) -> bool {
         let mut scratch = std::mem::take(&mut self.scratch);
         let decoded = Command::decode(frame, &mut scratch);
         let command = match decoded {
@@ -39,6 +50,10 @@ impl Core {
             }
         };
         let (opaque, encoding, one_way) = (command.opaque, command.encoding, command.is_one_way());
+        let asked = Asked {
+            code: command.code,
+            since_us,
+        };
         let outcome = handler::handle(
             &mut self.broker,
             &command,
@@ -49,22 +64,23 @@ impl Core {
         let cold = |fetched: &Frame<'_>| Cold::Frame {
             peer,
             frame: whole_frame(fetched),
+            asked,
         };
         match outcome {
             Outcome::Nothing | Outcome::Held => {}
             Outcome::Reply(_) if one_way => {}
-            Outcome::Reply(response) => self.reply(peer.connection, opaque, encoding, response),
-            Outcome::Append(_) if one_way => {}
-            Outcome::Append(ack) => {
-                let since_us = self.now.monotonic_us;
-                self.acks.push(PendingAck {
-                    connection: peer.connection,
-                    opaque,
-                    encoding,
-                    ack,
-                    since_us,
-                });
+            Outcome::Reply(response) => {
+                self.count_answer(asked, response.code);
+                self.reply(peer.connection, opaque, encoding, response);
             }
+            Outcome::Append(_) if one_way => {}
+            Outcome::Append(ack) => self.acks.push(PendingAck {
+                connection: peer.connection,
+                opaque,
+                encoding,
+                ack,
+                asked,
+            }),
             Outcome::Read(missing) => self.read(
                 peer.connection,
                 opaque,
@@ -85,10 +101,23 @@ impl Core {
                         encoding,
                         response,
                     },
+                    asked,
                 ));
             }
         }
         true
+    }
+
+    /// A request that was not held is answered. One with a code that isn't known has no series of its own: clients
+    /// choose it.
+    pub(super) fn count_answer(&mut self, asked: Asked, code: ResponseCode) {
+        let is_known = code != ResponseCode::REQUEST_CODE_NOT_SUPPORTED;
+        let request_code = if is_known { asked.code } else { OTHER_CODE };
+        let asked = Asked {
+            code: request_code,
+            ..asked
+        };
+        self.counters.count_answer(asked, code.0, false);
     }
 
     /// Parks a request until its bytes are there.
@@ -101,6 +130,7 @@ impl Core {
         steps: u32,
         missing: SmallVec<[Missing; 4]>,
     ) {
+        let asked = cold.asked();
         match self.cold.insert(cold, steps) {
             Ok(key) => self.fetches_wanted.push((key, missing, Fetched::default())),
             Err(error) => {
@@ -108,6 +138,9 @@ impl Core {
                     ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
                     ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
                 };
+                if let Some(asked) = asked {
+                    self.count_answer(asked, code);
+                }
                 self.reply(
                     id,
                     opaque,
@@ -131,13 +164,13 @@ impl Core {
 
     fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
         match cold {
-            Cold::Frame { peer, frame } => {
+            Cold::Frame { peer, frame, asked } => {
                 if self.connections.open_mut(peer.connection).is_none() {
                     return;
                 }
                 if let Ok(Split::Frame(whole)) = frame::split(&frame) {
                     self.with_fetched(fetched, |core, fetched| {
-                        core.run_frame(peer, &whole, fetched, steps);
+                        core.run_frame(peer, &whole, fetched, steps, asked.since_us);
                     });
                 }
             }
@@ -197,9 +230,14 @@ impl Core {
 
     fn resume_pull(&mut self, request: broker::pull::PullRequest, fetched: &Fetched, steps: u32) {
         let (id, opaque, encoding) = (request.connection, request.opaque, request.encoding);
+        let asked = request.asked;
         let cold = Cold::Pull(Box::new(request.clone()));
         match broker::pull::resume(&mut self.broker, request, context!(self, fetched, false)) {
-            Outcome::Reply(response) => self.reply(id, opaque, encoding, response),
+            Outcome::Reply(response) => {
+                let code = response.code.0;
+                self.counters.count_answer(asked, code, true);
+                self.reply(id, opaque, encoding, response);
+            }
             Outcome::Read(missing) => self.read(id, opaque, encoding, cold, steps, missing),
             Outcome::Held | Outcome::Nothing => {}
             other @ (Outcome::Append(_) | Outcome::AwaitRegistration(_)) => {
@@ -215,7 +253,7 @@ impl Core {
                 return self.task_failed(*task);
             }
             Cold::Pull(request) => (request.connection, request.opaque, request.encoding, false),
-            Cold::Frame { peer, frame } => {
+            Cold::Frame { peer, frame, .. } => {
                 let Ok(Split::Frame(whole)) = frame::split(frame) else {
                     return;
                 };
@@ -234,6 +272,9 @@ impl Core {
                 (peer.connection, opaque, encoding, is_view)
             }
         };
+        if let Some(asked) = cold.asked() {
+            self.count_answer(asked, ResponseCode::SYSTEM_ERROR);
+        }
         if is_clients_place {
             // Tools take any 32 digits for a message id.
             tracing::debug!(shard = %self.id, reason, "there is no message where a client looked for one");

@@ -82,6 +82,9 @@ impl Server {
             "--listenPort",
             &port.to_string(),
         ]);
+        if !flags.iter().any(|(name, _)| *name == "metricsPort") {
+            command.args(["--metricsPort", "0"]);
+        }
         for (name, value) in flags {
             command.arg(format!("--{name}")).arg(value);
         }

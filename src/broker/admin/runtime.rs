@@ -112,7 +112,13 @@ fn traffic(broker: &Broker, cx: &Context<'_>, table: &mut BTreeMap<String, Strin
         "connectionsClosedSlow",
         counters.slow_readers_closed.to_string(),
     );
+    put(
+        "connectionsRefused",
+        counters.connections_refused.to_string(),
+    );
     put("framesMalformed", counters.frames_malformed.to_string());
+    put("receivesStarved", counters.receives_starved.to_string());
+    put("turns", counters.turns.to_string());
 }
 
 fn log(cx: &Context<'_>, table: &mut BTreeMap<String, String>) {

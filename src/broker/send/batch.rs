@@ -15,6 +15,7 @@ use crate::protocol::message::{
 };
 use crate::protocol::names::RETRY_PREFIX;
 use crate::protocol::response::{MessageIds, ResponseHeader, SendResponseHeader};
+use crate::stats::series::Incoming;
 use crate::storage::Appended;
 use std::ops::Range;
 
@@ -63,6 +64,15 @@ pub(super) fn send(
     result.map_err(append_refusal)?;
     cx.counters.messages_in += messages.len() as u64;
     cx.counters.message_bytes_in += sent.body.len() as u64;
+    let bytes = |appended: &Appended| appended.end.bytes_since(appended.at);
+    let incoming = Incoming {
+        queue: target.queue,
+        kind: batch.message_type(),
+        messages: messages.len() as u64,
+        bytes: scratch.appended.iter().map(bytes).sum(),
+        now_us: cx.now.monotonic_us,
+    };
+    cx.counters.count_incoming(sent.header.topic, incoming);
     Ok(acknowledge(
         &broker.config,
         &scratch.appended,

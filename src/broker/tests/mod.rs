@@ -5,6 +5,7 @@ mod holds;
 mod property;
 pub mod pulls;
 mod queries;
+mod report;
 pub mod sends;
 
 use super::*;

@@ -21,6 +21,7 @@ fn a_message_is_visible_in_the_turn_of_its_write() {
         queue,
         from: QueueOffset(0),
         to: QueueOffset(2),
+        appended_us: shop.arrivals[0].appended_us,
     };
     assert_eq!(shop.arrivals, [expected]);
     assert_eq!(shop.bodies("T", 1), ["a", "b"]);
