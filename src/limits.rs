@@ -75,6 +75,11 @@ pub const OFFSET_ROW_COST: usize = 16;
 pub const MEMBERSHIPS_MAX: usize = 200_000;
 /// Groups of producers of one shard; their names are as the clients choose. At the limit: further ones are left out.
 pub const PRODUCER_GROUPS_MAX: usize = 50_000;
+/// Longest delay of a timer message, in milliseconds; beyond it: code 13. Source: apache/rocketmq `timerMaxDelaySec`.
+pub const TIMER_MS_MAX: u64 = 3 * 86_400 * 1000;
+/// Timer messages of one shard that are in memory, the earliest; the others wait on disk. Source: arithmetic, 32 bytes
+/// for each.
+pub const TIMERS_IN_MEMORY_MAX: usize = if cfg!(test) { 512 } else { 262_144 };
 /// Locks on queues of one shard, over all groups. At the limit: 41 does not grant further ones. Source: arithmetic,
 /// about 200 bytes for each.
 pub const LOCKS_MAX: usize = 200_000;

@@ -140,6 +140,8 @@ impl Bench {
             young_queues_start_at_zero: true,
             settings: vec![("longPollingEnable", "true".to_owned())],
             offsets_persist_ms: 5000,
+            timers: true,
+            timer_ms_max: 1,
             delay_levels: Default::default(),
         };
         Self {

@@ -1,4 +1,4 @@
-//! Messages that are delivered later: delay levels.
+//! Messages that are delivered later: delay levels and timers.
 //!
 //! **Owned by**: one shard. Nothing of a pending message is in memory but what the store's caches keep: a level is a
 //! queue of `SCHEDULE_TOPIC_XXXX` whose entries say when they are due, in order, so that its state is a position and
@@ -10,7 +10,7 @@ use super::{Broker, Context};
 use crate::clock::Now;
 use crate::ids::QueueIndex;
 use crate::protocol::message::NewMessage;
-use crate::protocol::names::SCHEDULE_TOPIC;
+use crate::protocol::names::{SCHEDULE_TOPIC, TIMER_TOPIC};
 use crate::protocol::properties::{self, name};
 use crate::storage::Arrival;
 
@@ -18,9 +18,12 @@ mod file;
 mod levels;
 #[cfg(test)]
 pub(super) mod tests;
+mod timers;
 
 pub use file::FILE;
 pub(super) use levels::{level_failed, run_level};
+pub use timers::FILE as TIMERS_FILE;
+pub(super) use timers::{run_timers, timers_failed};
 
 /// Pause after a failure: the store is busy, or a read failed.
 const RETRY_MS: u64 = 100;
@@ -41,12 +44,15 @@ pub enum When {
     Now,
     /// Delay level, from 1.
     Level(u32),
+    /// Wall clock milliseconds.
+    At(u64),
 }
 
 /// All that a shard has to deliver later.
 #[derive(Debug)]
 pub struct Delays {
     levels: Vec<levels::Level>,
+    pub(super) timers: timers::Timers,
     /// The levels have been looked at after the start.
     is_started: bool,
     is_stopping: bool,
@@ -58,11 +64,16 @@ pub struct Delays {
 
 impl Delays {
     /// **Errors**: the file is no JSON of its form.
-    pub fn load(level_count: usize, bytes: Option<&[u8]>) -> Result<Self, String> {
+    pub fn load(
+        level_count: usize,
+        bytes: Option<&[u8]>,
+        timers: Option<&[u8]>,
+    ) -> Result<Self, String> {
         let (offsets, kept) = file::load(bytes)?;
         let level = |level: usize| levels::Level::new(offsets.get(&(level as u32)).copied());
         Ok(Self {
             levels: (1..=level_count).map(level).collect(),
+            timers: timers::Timers::load(timers)?,
             is_started: false,
             is_stopping: false,
             persist_us: None,
@@ -79,7 +90,9 @@ impl Delays {
             return Some(0);
         }
         let due = self.levels.iter().filter_map(|level| level.due_us);
-        due.chain(self.persist_us).min()
+        let timers = [self.timers.due_us, self.timers.persist_us];
+        let timers = timers.into_iter().flatten();
+        due.chain(self.persist_us).chain(timers).min()
     }
 
     /// The deadline for a wall clock time.
@@ -95,6 +108,12 @@ impl Delays {
 
 /// Something was parked and is visible now: its level is due if it has nothing to wait for.
 pub fn on_arrival(broker: &mut Broker, arrival: Arrival, cx: &mut Context<'_>) {
+    if broker.delays.timers.queue == Some(arrival.queue) {
+        if !broker.delays.timers.is_reading() {
+            internal::run(broker, Task::Timers, cx);
+        }
+        return;
+    }
     if let Some(level) = broker.delays.level_of(arrival.queue)
         && broker.delays.levels[level as usize - 1].is_idle()
         && !broker.delays.is_stopping
@@ -116,6 +135,14 @@ pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
             internal::run(broker, Task::DelayLevel(level), cx);
         }
     }
+    let due_us = broker.delays.timers.due_us;
+    if is_first || due_us.is_some_and(|at| at <= cx.now.monotonic_us) {
+        internal::run(broker, Task::Timers, cx);
+    }
+    let persist_us = broker.delays.timers.persist_us;
+    if persist_us.is_some_and(|at| at <= cx.now.monotonic_us) {
+        persist_timers(broker, cx);
+    }
     if broker
         .delays
         .persist_us
@@ -129,6 +156,14 @@ pub fn expire(broker: &mut Broker, cx: &mut Context<'_>) {
 pub fn begin_stop(broker: &mut Broker, cx: &mut Context<'_>) {
     broker.delays.is_stopping = true;
     persist(broker, cx);
+    persist_timers(broker, cx);
+}
+
+fn persist_timers(broker: &mut Broker, cx: &mut Context<'_>) {
+    let contents = broker.delays.timers.persist(cx.now, cx.store.flushed());
+    if let Some(contents) = contents {
+        cx.effects.files.push((TIMERS_FILE, contents.into()));
+    }
 }
 
 /// Replaces the file if more has been delivered for good.
@@ -183,20 +218,37 @@ pub fn park(
     broker: &mut Broker,
     cx: &mut Context<'_>,
 ) -> Option<Parked> {
-    let When::Level(level) = when else {
+    if when == When::Now {
         return None;
-    };
+    }
     properties::append(properties, name::REAL_TOPIC, topic);
     let mut number = itoa::Buffer::new();
     properties::append(properties, name::REAL_QUEUE_ID, number.format(queue_id));
-    let queue = cx.store.open_queue(SCHEDULE_TOPIC, level - 1);
-    broker.delays.levels[level as usize - 1].queue = Some(queue);
-    Some(Parked {
-        queue,
-        topic: SCHEDULE_TOPIC,
-        queue_id: level - 1,
-        due_ms: cx.store.next_store_timestamp(cx.now) + broker.config.delay_levels.delay_ms(level),
-    })
+    let due_in = cx.store.next_store_timestamp(cx.now);
+    match when {
+        When::Now => None,
+        When::Level(level) => {
+            let queue = cx.store.open_queue(SCHEDULE_TOPIC, level - 1);
+            broker.delays.levels[level as usize - 1].queue = Some(queue);
+            Some(Parked {
+                queue,
+                topic: SCHEDULE_TOPIC,
+                queue_id: level - 1,
+                due_ms: due_in + broker.config.delay_levels.delay_ms(level),
+            })
+        }
+        When::At(due_ms) => {
+            properties::append(properties, name::TIMER_OUT_MS, number.format(due_ms));
+            let queue = cx.store.open_queue(TIMER_TOPIC, 0);
+            broker.delays.timers.queue = Some(queue);
+            Some(Parked {
+                queue,
+                topic: TIMER_TOPIC,
+                queue_id: 0,
+                due_ms,
+            })
+        }
+    }
 }
 
 /// The level that a property asks for. **Errors**: 13, it is no number.

@@ -21,6 +21,8 @@ use smallvec::SmallVec;
 pub enum Task {
     /// Deliver what is due of a delay level (from 1).
     DelayLevel(u32),
+    /// Look at new timer messages, deliver those that are due.
+    Timers,
 }
 
 /// How a run of a task ended.
@@ -38,6 +40,7 @@ pub enum Step {
 pub fn run(broker: &mut Broker, task: Task, cx: &mut Context<'_>) {
     let step = match task {
         Task::DelayLevel(level) => delay::run_level(broker, level, cx),
+        Task::Timers => delay::run_timers(broker, cx),
     };
     if let Step::Missing(missing) = step {
         cx.effects.task_reads.push((task, missing));
@@ -48,6 +51,7 @@ pub fn run(broker: &mut Broker, task: Task, cx: &mut Context<'_>) {
 pub fn failed(broker: &mut Broker, task: Task, cx: &mut Context<'_>) {
     match task {
         Task::DelayLevel(level) => delay::level_failed(broker, level, cx.now),
+        Task::Timers => delay::timers_failed(broker, cx.now),
     }
 }
 
@@ -105,8 +109,5 @@ pub fn append(
         queue_id,
         ..*message
     };
-    let appended = cx.store.append(queue, &message, cx.now)?;
-    cx.counters.messages_in += 1;
-    cx.counters.message_bytes_in += message.body.len() as u64;
-    Ok(appended)
+    Ok(cx.store.append(queue, &message, cx.now)?)
 }

@@ -74,6 +74,10 @@ pub struct BrokerConfig {
     /// How often committed offsets are persisted when they changed.
     pub offsets_persist_ms: u64,
     pub delay_levels: DelayLevels,
+    /// `timerWheelEnable`.
+    pub timers: bool,
+    /// `timerMaxDelaySec`, in milliseconds.
+    pub timer_ms_max: u64,
 }
 
 /// Who asks.
@@ -165,6 +169,7 @@ pub struct ConfigFiles<'a> {
     pub groups: Option<&'a [u8]>,
     pub offsets: Option<&'a [u8]>,
     pub delays: Option<&'a [u8]>,
+    pub timers: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -202,7 +207,7 @@ impl Broker {
             settings_version: DataVersion::default(),
             holds: holds::Holds::default(),
             locks: locks::Locks::default(),
-            delays: delay::Delays::load(config.delay_levels.len(), files.delays)?,
+            delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
             relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),

@@ -162,7 +162,7 @@ fn check_permissions(broker: &Broker, name: &str) -> Result<(), Refusal> {
             name.len()
         )));
     }
-    if names::is_send_refused(name) {
+    if names::is_send_refused(name) || name == names::TIMER_TOPIC {
         let remark = format!("Sending message to topic[{name}] is forbidden.");
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
@@ -309,14 +309,7 @@ fn send_one(
             .append(parked.queue, &parked.message(message), cx.now),
     };
     let appended = appended.map_err(append_refusal)?;
-    let incoming = Incoming {
-        queue: target.queue,
-        kind: client.message_type(),
-        messages: 1,
-        bytes: appended.end.bytes_since(appended.at),
-        now_us: cx.now.monotonic_us,
-    };
-    count(sent, topic, incoming, cx);
+    count(sent, &target, &client, &dead_letter, appended, cx);
     let message_id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
         end: appended.end,
@@ -332,14 +325,29 @@ fn send_one(
     })
 }
 
-/// An accepted message; one in another topic than it was sent to is a dead letter of its group.
-fn count(sent: &Sent<'_>, topic: &str, incoming: Incoming, cx: &mut Context<'_>) {
+/// Counts a message that was taken.
+fn count(
+    sent: &Sent<'_>,
+    target: &Target,
+    client: &ClientProperties<'_>,
+    dead_letter: &Option<String>,
+    appended: Appended,
+    cx: &mut Context<'_>,
+) {
     cx.counters.messages_in += 1;
     cx.counters.message_bytes_in += sent.body.len() as u64;
-    if topic != sent.header.topic {
+    if dead_letter.is_some() {
         let group = sent.header.topic.strip_prefix(RETRY_PREFIX);
         cx.counters.count_dead_letter(group.unwrap_or_default());
     }
+    let incoming = Incoming {
+        queue: target.queue,
+        kind: client.message_type(),
+        messages: 1,
+        bytes: appended.end.bytes_since(appended.at),
+        now_us: cx.now.monotonic_us,
+    };
+    let topic = dead_letter.as_deref().unwrap_or(sent.header.topic);
     cx.counters.count_incoming(topic, incoming);
 }
 

@@ -417,14 +417,13 @@ const LATER: &[Key] = &[
         "75",
         "percent of the disk at which old segments are deleted",
     ),
-    later(
     key(
         "messageDelayLevel",
         Kind::Delays,
         DEFAULT_LEVELS,
         "delay levels",
     ),
-    later(
+    key(
         "timerWheelEnable",
         Kind::Bool,
         "true",

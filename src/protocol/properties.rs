@@ -34,6 +34,7 @@ pub mod name {
     pub const POP_CHECK_POINT: &str = "POP_CK";
     pub const TIMER_DELAY_SECONDS: &str = "TIMER_DELAY_SEC";
     pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
+    pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
     pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
     pub const DLQ_ORIGIN_TOPIC: &str = "DLQ_ORIGIN_TOPIC";
     pub const DLQ_ORIGIN_MESSAGE_ID: &str = "DLQ_ORIGIN_MESSAGE_ID";

@@ -18,7 +18,7 @@ use crate::ids::ShardId;
 use crate::io::uring::{Features, Uring, UringConfig};
 use crate::io::{FileSystem, Io, WriteMode};
 use crate::limits::{
-    CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS,
+    CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS, TIMER_MS_MAX,
 };
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
@@ -81,6 +81,8 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             settings: config.values(shard),
             offsets_persist_ms: config.integer("flushConsumerOffsetInterval") as u64,
             delay_levels: delay_levels(config),
+            timers: config.bool("timerWheelEnable"),
+            timer_ms_max: TIMER_MS_MAX,
         },
         store: StoreConfig {
             commit_log: config.commit_log(shard),
@@ -445,11 +447,13 @@ fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
     let (topics, groups) = (read("topics.json")?, read("subscriptionGroup.json")?);
     let offsets = read("consumerOffset.json")?;
     let delays = read("delayOffset.json")?;
+    let timers = read("ringmqTimers.json")?;
     let files = broker::ConfigFiles {
         topics: topics.as_deref(),
         groups: groups.as_deref(),
         offsets: offsets.as_deref(),
         delays: delays.as_deref(),
+        timers: timers.as_deref(),
     };
     Broker::load(plan.broker.clone(), files)
 }

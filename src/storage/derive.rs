@@ -12,7 +12,7 @@ use crate::io::FileSystem;
 use crate::limits::SYSTEM_TOPIC_BYTES_MAX;
 use crate::protocol::delay::DelayLevels;
 use crate::protocol::message::{StoredMessage, sys_flag};
-use crate::protocol::names::SCHEDULE_TOPIC;
+use crate::protocol::names::{SCHEDULE_TOPIC, TIMER_TOPIC};
 use crate::protocol::{hash, properties};
 
 /// Where entries of scanned records go.
@@ -84,6 +84,13 @@ fn tags_code(message: &StoredMessage<'_>, levels: &DelayLevels) -> i64 {
         && let Some(level) = level.parse().ok().and_then(|asked| levels.level(asked))
     {
         return (message.store_timestamp + levels.delay_ms(level)) as i64;
+    }
+    // When it is due, too; Apache has the tag's hash there and does not read it.
+    if message.topic == TIMER_TOPIC
+        && let Some(due_ms) = properties::get(message.properties, properties::name::TIMER_OUT_MS)
+        && let Ok(due_ms) = due_ms.parse()
+    {
+        return due_ms;
     }
     hash::tags_code(message.tag())
 }

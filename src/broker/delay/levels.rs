@@ -16,11 +16,12 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 
 /// Taken out of a message that is delivered.
-pub const DELAY_PROPERTIES: [&str; 4] = [
+pub const DELAY_PROPERTIES: [&str; 5] = [
     name::DELAY,
     name::TIMER_DELIVER_MS,
     name::TIMER_DELAY_SECONDS,
     name::TIMER_DELAY_MS,
+    name::TIMER_OUT_MS,
 ];
 
 /// Runs that are remembered until they are flushed; beyond it, the newest counts together with the one before it.

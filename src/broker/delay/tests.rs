@@ -269,3 +269,91 @@ fn the_file_of_apache_is_read_and_what_is_unknown_stays() {
         assert!(written.contains(part), "{part} in {written}");
     }
 }
+
+/// Source: apache/rocketmq#8022, #5646, #6533 (F2): every form of the property, by default, to the millisecond.
+#[test]
+fn timer_messages_come_when_they_are_due() {
+    let mut desk = Desk::new();
+    let now_ms = desk.io.now().wall_ms;
+    for (property, value) in [
+        ("TIMER_DELIVER_MS", now_ms + 1234),
+        ("TIMER_DELAY_MS", 1235),
+        ("TIMER_DELAY_SEC", 2),
+    ] {
+        let properties = format!("UNIQ_KEY\u{1}u\u{2}{property}\u{1}{value}\u{2}");
+        let response = desk.send_message(&delayed(&properties, property));
+        assert_eq!(response.code.0, 0, "{response:?}");
+    }
+    for (ms, count) in [(1233, 0), (1, 1), (1, 2), (764, 2), (1, 3)] {
+        run_ms(&mut desk, ms);
+        assert_eq!(bodies(&mut desk).len(), count, "{} ms", ms);
+    }
+    let found = messages(&mut desk, "T", 0);
+    let stored: Vec<u64> = found.iter().map(|(_, _, at)| at - now_ms).collect();
+    assert_eq!(stored, [1234, 1235, 2000]);
+    assert!(
+        found
+            .iter()
+            .all(|(_, properties, _)| !properties.contains("TIMER_"))
+    );
+    let far = format!("TIMER_DELAY_SEC\u{1}{}\u{2}", 3 * 86_400 + 1);
+    assert_eq!(desk.send_message(&delayed(&far, "x")).code.0, 13);
+    desk.broker.config.timers = false;
+    let off = desk.send_message(&delayed("TIMER_DELAY_SEC\u{1}1\u{2}", "x"));
+    assert_eq!(off.code.0, 1);
+    assert!(off.remark.unwrap().contains("timerWheelEnable"));
+}
+
+#[test]
+fn timers_survive_a_kill_and_are_not_repeated() {
+    let mut desk = Desk::new();
+    for (ms, body) in [(5000, "late"), (1000, "early"), (3000, "between")] {
+        let properties = format!("TIMER_DELAY_MS\u{1}{ms}\u{2}");
+        desk.send_message(&delayed(&properties, body));
+    }
+    run_ms(&mut desk, 2000);
+    assert_eq!(bodies(&mut desk), ["early"]);
+    let mut desk = desk.killed(broker_config(), store_config());
+    run_ms(&mut desk, 999);
+    assert_eq!(bodies(&mut desk), ["early"]);
+    run_ms(&mut desk, 1);
+    assert_eq!(bodies(&mut desk), ["early", "between"]);
+    desk.io.advance_ms(10_000);
+    let mut desk = desk.killed(broker_config(), store_config());
+    run_ms(&mut desk, 5);
+    let found = bodies(&mut desk);
+    assert_eq!(found.last().map(String::as_str), Some("late"));
+    run_ms(&mut desk, 1000);
+    let mut desk = desk.killed(broker_config(), store_config());
+    run_ms(&mut desk, 1000);
+    assert_eq!(bodies(&mut desk), found, "all are delivered");
+}
+
+/// More than may be in memory, in an order that is not that of their times, from a store that keeps little of them.
+#[test]
+fn timers_beyond_the_memory_wait_on_disk() {
+    let store = || StoreConfig {
+        tail_cache_bytes: 4096,
+        entry_cache_bytes: 4000,
+        ..store_config()
+    };
+    let mut desk = Desk::open(broker_config(), store());
+    let count = 3 * crate::limits::TIMERS_IN_MEMORY_MAX as u64;
+    for n in 0..count {
+        let ms = 10_000 + n.wrapping_mul(7_919) % count * 10;
+        let properties = format!("TIMER_DELAY_MS\u{1}{ms}\u{2}");
+        desk.start_send(&delayed(&properties, &format!("{ms}")));
+        if n % 256 == 255 {
+            desk.turn();
+            assert!(desk.broker.delays.timers.in_memory() <= crate::limits::TIMERS_IN_MEMORY_MAX);
+        }
+    }
+    desk.turn();
+    run_ms(&mut desk, 10_000 + count * 10);
+    let numbers: Vec<u64> = bodies(&mut desk)
+        .iter()
+        .map(|body| body.parse().unwrap())
+        .collect();
+    assert_eq!(numbers.len() as u64, count, "each once");
+    assert!(numbers.is_sorted(), "in the order of their times");
+}

@@ -8,6 +8,7 @@ use crate::broker::delay::{self, When};
 use crate::broker::topics::Refusal;
 use crate::broker::{Broker, BrokerConfig};
 use crate::limits::PROPERTIES_BYTES_MAX;
+use crate::protocol::codes::ResponseCode;
 use crate::protocol::properties::{self, name};
 use crate::stats::series::MessageType;
 use arrayvec::ArrayString;
@@ -128,17 +129,27 @@ impl<'a> ClientProperties<'a> {
         {
             return Ok(When::Level(level));
         }
-        match self.timer(wall_ms)? {
-            Some((key, value)) => Err(illegal(format!(
-                "property {key}={value:.40} asks for a later delivery, and this version of ringmq does not deliver \
-                 timer messages"
-            ))),
-            None => Ok(When::Now),
+        let Some((key, value, at_ms)) = self.timer(wall_ms)? else {
+            return Ok(When::Now);
+        };
+        if !broker.config.timers {
+            let remark = format!(
+                "property {key}={value:.40}, but timer messages are off (timerWheelEnable)"
+            );
+            return Err((ResponseCode::SYSTEM_ERROR, remark));
         }
+        let max_ms = broker.config.timer_ms_max;
+        if at_ms - wall_ms > max_ms {
+            return Err(illegal(format!(
+                "property {key}={value:.40} is {} ms away, the limit is {max_ms}",
+                at_ms - wall_ms
+            )));
+        }
+        Ok(When::At(at_ms))
     }
 
     /// The timer property that counts and its time, if that lies in the future.
-    fn timer(&self, wall_ms: u64) -> Result<Option<(&'static str, &'a str)>, Refusal> {
+    fn timer(&self, wall_ms: u64) -> Result<Option<(&'static str, &'a str, u64)>, Refusal> {
         let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
         let (key, value, at_ms) = if let Some(seconds) = self.timer_seconds {
             let delay_ms = number(name::TIMER_DELAY_SECONDS, seconds)?.saturating_mul(1000);
@@ -156,7 +167,7 @@ impl<'a> ClientProperties<'a> {
         } else {
             return Ok(None);
         };
-        Ok((at_ms > now_ms).then_some((key, value)))
+        Ok((at_ms > now_ms).then_some((key, value, at_ms as u64)))
     }
 
     /// Refuses a delay where none is possible: in a batch.
@@ -165,7 +176,8 @@ impl<'a> ClientProperties<'a> {
             Some(text) => delay::level(broker, text)?.map(|_| (name::DELAY, text)),
             None => None,
         };
-        let Some((key, value)) = level.or(self.timer(wall_ms)?) else {
+        let Some((key, value)) = level.or(self.timer(wall_ms)?.map(|(key, value, _)| (key, value)))
+        else {
             return Ok(());
         };
         Err(illegal(format!(

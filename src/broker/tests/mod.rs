@@ -76,6 +76,8 @@ pub fn broker_config() -> BrokerConfig {
         young_queues_start_at_zero: true,
         settings: vec![("longPollingEnable", "true".to_owned())],
         offsets_persist_ms: 5000,
+        timers: true,
+        timer_ms_max: 3 * 86_400_000,
         delay_levels: DelayLevels::default(),
     }
 }
@@ -198,6 +200,7 @@ impl Desk {
             groups: file("config/subscriptionGroup.json"),
             offsets: file("config/consumerOffset.json"),
             delays: file(delay::FILE),
+            timers: file(delay::TIMERS_FILE),
         };
         let (store, _) = Store::open(store, now, &mut io).unwrap();
         Self {
