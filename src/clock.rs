@@ -31,12 +31,17 @@ impl Clock {
         }
     }
 
+    /// Microseconds since the start, for measuring.
+    pub fn monotonic_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
     pub fn now(&self) -> Now {
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_millis() as u64);
         Now {
-            monotonic_us: self.start.elapsed().as_micros() as u64,
+            monotonic_us: self.monotonic_us(),
             wall_ms: wall,
         }
     }

@@ -36,6 +36,10 @@ pub struct Config {
     pub advertised: IpAddr,
     pub namesrv_addresses: Vec<String>,
     pub embedded_namesrv: bool,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// The port of the metrics is one that the configuration names: without it the start fails.
+    pub metrics_are_wanted: bool,
     /// Folder of the store.
     pub root: PathBuf,
     /// Processors for the shards, in turn; empty: all that are allowed.
@@ -103,6 +107,8 @@ impl Config {
             advertised: IpAddr::from([127, 0, 0, 1]),
             namesrv_addresses: Vec::new(),
             embedded_namesrv: true,
+            metrics: None,
+            metrics_are_wanted: false,
             root: PathBuf::new(),
             cores: Vec::new(),
             warnings,
@@ -124,6 +130,7 @@ impl Config {
                 None => key.default.to_owned(),
                 Some(found) => {
                     let value = check(&key, &found)?;
+                    self.metrics_are_wanted |= key.name == "metricsPort";
                     if key.effect == Effect::Later {
                         later.push(key.name);
                     }
@@ -186,6 +193,7 @@ impl Config {
             machine.resolve,
             &mut self.warnings,
         )?;
+        self.metrics = self.find_metrics();
         if self.text("brokerRole") == "SYNC_MASTER" {
             self.warnings.push(
                 "brokerRole SYNC_MASTER: there are no replicas in this version; messages are acknowledged as by ASYNC_MASTER"
@@ -197,6 +205,20 @@ impl Config {
         self.shards = layout::shard_count(&layout, configured, machine.processors, &self.root)?;
         self.check_ports()?;
         self.check_store()
+    }
+
+    fn find_metrics(&mut self) -> Option<SocketAddr> {
+        let exporter = self.text("metricsExporterType").to_owned();
+        let port = self.integer("metricsPort") as u16;
+        if exporter == "DISABLE" || port == 0 {
+            return None;
+        }
+        if exporter != "PROM" {
+            self.warnings.push(format!(
+                "metricsExporterType {exporter} is not there; Prometheus can fetch the metrics on metricsPort"
+            ));
+        }
+        Some(SocketAddr::new(self.bind, port))
     }
 
     fn check_ports(&self) -> Result<(), ConfigError> {
@@ -211,15 +233,28 @@ impl Config {
             .into());
         }
         let name_server = self.integer("namesrvListenPort");
-        let shard =
-            (0..self.shards).find(|shard| i64::from(self.shard_port(*shard)) == name_server);
-        match shard.filter(|_| self.embedded_namesrv) {
-            Some(shard) => Err(format!(
-                "namesrvListenPort = {name_server}: shard {shard} listens there (listenPort + 10 for each shard)"
-            )
-            .into()),
-            None => Ok(()),
+        let mut others = Vec::new();
+        if self.embedded_namesrv {
+            others.push(("namesrvListenPort", name_server));
         }
+        if let Some(metrics) = self.metrics {
+            let port = i64::from(metrics.port());
+            if self.embedded_namesrv && port == name_server {
+                let text = format!("metricsPort = {port}: the name server listens there");
+                return Err(text.into());
+            }
+            others.push(("metricsPort", port));
+        }
+        for (key, port) in others {
+            let shard = (0..self.shards).find(|shard| i64::from(self.shard_port(*shard)) == port);
+            if let Some(shard) = shard {
+                return Err(format!(
+                    "{key} = {port}: shard {shard} listens there (listenPort + 10 for each shard)"
+                )
+                .into());
+            }
+        }
+        Ok(())
     }
 
     fn check_store(&mut self) -> Result<(), ConfigError> {

@@ -12,6 +12,7 @@
 //! they meet), [`namesrv`] and [`control`] (routes, registration, signals).
 
 pub mod broker;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod control;

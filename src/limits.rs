@@ -95,20 +95,26 @@ pub const STATS_ROWS_MAX: usize = 32_768;
 pub const STATS_READS_MAX: usize = 4096;
 /// Id of a client. Beyond it: the heartbeat is refused, code 1. Source: ours, ids are address, process and unit name.
 pub const CLIENT_ID_BYTES_MAX: usize = 1024;
-/// Connections of one shard; further ones are closed at accept.
+/// Connections of one shard, fewer where the limit of open files is low; further ones are closed at accept.
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.
 pub const HOLDS_MAX: usize = 200_000;
-/// Bytes of replies queued for one connection that does not read; above it, it is not read from any more.
+/// Bytes of replies queued for one connection that does not read; above it, it is not read from any more. Less where
+/// many connections don't read: an eighth of what [`OUT_BYTES_MAX`] leaves.
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;
-/// Above it, the connection is closed.
+/// At or below it, a connection that was not read from is read from again.
+pub const CONNECTION_OUT_RESUME_BYTES: usize = 2 * MIB as usize;
+/// Above it, which only held pulls that all wake at once can reach, the connection is closed.
 pub const CONNECTION_OUT_BYTES_MAX: usize = 40 * MIB as usize;
-/// Bytes of replies queued over all connections of one shard; above it, those that hold more than a 64th of it
-/// are closed.
+/// Bytes of replies queued over all connections of one shard; above it, those that have taken nothing for
+/// [`STUCK_US`] are closed, and those that hold more than a 64th of it.
 pub const OUT_BYTES_MAX: usize = 512 * MIB as usize;
 /// Bytes of unfinished frames over all connections of one shard; above it, the connection that adds is closed.
 pub const PARTIAL_FRAMES_BYTES_MAX: usize = 256 * MIB as usize;
-/// Seconds without a byte in either direction after which a connection is closed. Source: apache/rocketmq 120 s.
+/// See [`OUT_BYTES_MAX`]. Source: ours, a client that reads takes a send within milliseconds.
+pub const STUCK_US: u64 = 1_000_000;
+/// Default of `serverChannelMaxIdleTimeSeconds`: seconds without a byte in either direction, or with a send that the
+/// client does not take, after which a connection is closed. Source: apache/rocketmq 120 s.
 pub const CONNECTION_IDLE_SECONDS: u64 = 120;
 
 /// Receive buffers of one shard: `RECEIVE_BUFFERS` of `RECEIVE_BUFFER_BYTES` each, shared by all connections.
@@ -116,6 +122,8 @@ pub const RECEIVE_BUFFERS: u16 = 128;
 pub const RECEIVE_BUFFER_BYTES: u32 = 32 * KIB;
 /// Submission ring entries; the completion ring has four times as many.
 pub const RING_ENTRIES: u32 = 1024;
+/// Bytes of one send, except that one segment is sent whole: a slow client is seen to take something.
+pub const SEND_BYTES_MAX: usize = MIB as usize;
 /// Segments gathered into one send.
 pub const SEND_SEGMENTS_MAX: usize = 256;
 /// Writes up to this many bytes are executed inline where the file system has no non-blocking buffered write.
@@ -153,6 +161,36 @@ pub const NAMESRV_CONNECTIONS_MAX: usize = 10_000;
 /// that adds is closed.
 pub const NAMESRV_BUFFERED_BYTES_MAX: usize = 256 * MIB as usize;
 
+/// Topics of one shard with series of their own in the metrics; further ones share one until one of these is idle.
+/// Source: arithmetic, 400 bytes each.
+pub const TOPIC_SERIES_MAX: usize = 1000;
+/// Pairs of group and topic of one shard with series of their own; as above. Source: arithmetic, 800 bytes each, and 8
+/// for each of their queues.
+pub const DELIVERY_SERIES_MAX: usize = 1000;
+/// Pairs of which the metrics show the whole histogram of delivery times, those with the most messages. Source: ours,
+/// 16 lines each.
+pub const DELIVERY_HISTOGRAMS_MAX: usize = 100;
+/// Idle time after which a series gives its place to another.
+pub const SERIES_IDLE_SECONDS: u64 = 900;
+/// Kinds of requests of one shard with series of their own: request code, answer, held or not.
+pub const RPC_SERIES_MAX: usize = 128;
+/// Slowest deliveries that a shard remembers.
+pub const SLOW_DELIVERIES_MAX: usize = 32;
+/// They are those of one to two spans of this length.
+pub const SLOW_WINDOW_SECONDS: u64 = 300;
+/// Pairs of group and topic whose lag one answer to the metrics has, and queues that are looked at for it: further
+/// ones are left out and counted. Source: measured, about a millisecond of a shard.
+pub const LAG_PAIRS_MAX: usize = 1000;
+pub const LAG_QUEUES_MAX: usize = 8192;
+/// Holds that a shard looks at in one turn for somebody who asks; the rest follows in later ones.
+pub const HOLDS_EXAMINED_MAX: usize = 512;
+/// Holds in one answer; `total` tells how many there are.
+pub const HOLDS_LISTED_MAX: usize = 10_000;
+/// Connections to the metrics' port; further ones wait in the backlog.
+pub const HTTP_CONNECTIONS_MAX: usize = 16;
+/// Seconds in which a request to the metrics' port has to be there, and its answer to be read.
+pub const HTTP_TIMEOUT_SECONDS: u64 = 10;
+
 const _: () = assert!(
     STORED_MESSAGE_BYTES_MAX < FRAME_BYTES_MAX,
     "a pull reply holds at least one message"
@@ -165,3 +203,15 @@ const _: () = assert!(
     6 * NAMESRV_KV_BYTES_MAX < FRAME_BYTES_MAX as usize,
     "a namespace fits a frame, however its texts are escaped"
 );
+
+/// Open files that the process needs besides those of its shards and clients. With less the start is refused.
+/// Source: counted, with room.
+pub const FILES_OF_PROCESS: u64 = 64;
+/// Open files that a shard needs besides its clients: ring, doorbell, segments, queue files while they are written.
+pub const FILES_OF_SHARD: u64 = 40;
+/// Open files below which the start log warns. Source: the hard limit of most distributions.
+pub const FILES_ENOUGH: u64 = 4096;
+
+/// Samples of the totals that rates are taken from, one a second at most. The oldest go. Source: the longest window
+/// that Apache reports, 600 s, and one more.
+pub const RATE_SAMPLES_MAX: usize = 602;

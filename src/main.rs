@@ -3,6 +3,7 @@
 //! Exit codes: 0 after a clean end, 1 with one line that says why, 2 for bad usage.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ringmq::cli::holds;
 use ringmq::config::{Config, describe, keys};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ fn arguments() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
         .after_help(EXAMPLES)
+        .subcommands(holds::commands())
         .arg(
             Arg::new("config")
                 .short('c')
@@ -90,6 +92,14 @@ fn fail(reason: &dyn std::fmt::Display, code: ExitCode) -> ExitCode {
 
 fn main() -> ExitCode {
     let matches = arguments().get_matches();
+    if let Some((name, matches)) = matches.subcommand()
+        && let Some(result) = holds::run(name, matches)
+    {
+        return match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => fail(&reason, ExitCode::FAILURE),
+        };
+    }
     start_log();
     let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
     let config = match Config::load(file, &flags(&matches)) {

@@ -14,7 +14,8 @@ use ringmq::protocol::codes::ResponseCode;
 use ringmq::protocol::command::{Command, Encoding, Scratch};
 use ringmq::protocol::frame::{Split, split};
 use ringmq::protocol::response::Request;
-use ringmq::stats::Counters;
+use ringmq::stats::slow::Hops;
+use ringmq::stats::{Asked, Counters};
 use ringmq::storage::{Arrival, FetchDone, Fetched, FlushMode, Store, StoreConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -98,7 +99,7 @@ impl Bench {
             receive_buffers: 8,
             receive_buffer_bytes: 4096,
             write_mode: Some(WriteMode::Inline),
-            store: root.to_owned(),
+            ..UringConfig::new(root.to_owned())
         })
         .expect("a ring");
         let now = io.now();
@@ -126,7 +127,7 @@ impl Bench {
             auto_create_groups: true,
             default_topic_queue_nums: 4,
             message_bytes_max: 4 << 20,
-            region: "R".to_owned(),
+            region: "R",
             trace_on: true,
             trace_topic_enable: false,
             long_polling: true,
@@ -160,6 +161,11 @@ impl Bench {
         let none = Fetched::default();
         let before = ALLOCATIONS.get();
         let outcome = handler::handle(&mut self.broker, &command, PEER, context!(self, &none));
+        let asked = Asked {
+            code: command.code,
+            since_us: 0,
+        };
+        self.counters.count_answer(asked, 0, false);
         self.allocations += ALLOCATIONS.get() - before;
         self.scratch = scratch;
         outcome
@@ -186,6 +192,24 @@ impl Bench {
             self.broker.on_arrival(arrival, context!(self, &none));
             self.allocations += ALLOCATIONS.get() - before;
         }
+        self.count_turn();
+    }
+
+    /// What a shard counts and measures at the end of a turn.
+    fn count_turn(&mut self) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: self.io.measured_us(),
+        };
+        let before = ALLOCATIONS.get();
+        self.counters.replies_queued(hops, |_| 1);
+        self.counters
+            .tables
+            .slow
+            .on_sent(PEER.connection, hops.queued_us);
+        self.allocations += ALLOCATIONS.get() - before;
     }
 
     /// Lets the ring work until all that was appended is visible.
@@ -275,6 +299,8 @@ fn ping_pong(expression: &str, rounds: u64) -> (usize, u64) {
             bench.effects.replies[0].response.code,
             ResponseCode::SUCCESS
         );
+        let slowest = bench.counters.tables.slow.slowest(0).len() as u64;
+        assert_eq!(slowest, offset.min(32), "the recorder is at work");
         bench.effects.replies.clear();
     }
     (bench.allocations, rounds - rounds / 2)
@@ -328,6 +354,7 @@ fn a_known_group_is_found_without_an_allocation() {
             let outcome = bench.handle(frame);
             assert!(matches!(outcome, Outcome::Reply(_)), "{outcome:?}");
         }
+        bench.count_turn();
     }
     assert_eq!(bench.allocations, 0);
 }

@@ -147,6 +147,8 @@ fn encoding_an_answer_allocates_nothing() {
             queue_id: 1,
             queue_offset: 5,
             transaction_id: Some(id.try_into().expect("an id")),
+            region: "DefaultRegion",
+            trace_on: true,
         })),
         Response::with_header(ResponseHeader::Pull(PullResponseHeader {
             suggest_which_broker_id: 0,

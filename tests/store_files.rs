@@ -106,8 +106,7 @@ impl Shop {
         let mut io = Uring::new(&UringConfig {
             receive_buffers: 8,
             receive_buffer_bytes: 4096,
-            write_mode: None,
-            store: config.root.clone(),
+            ..UringConfig::new(config.root.clone())
         })
         .unwrap();
         let now = io.now();

@@ -1,4 +1,4 @@
-//! Topic and group administration: 17, 18, 21, 200, 201, 202, 207, 208, 215, 351.
+//! Topic and group administration and what a broker tells of itself: 17, 18, 21, 28, 200, 201, 202, 207, 208, 215, 351.
 //!
 //! What changes a topic is answered once the name servers know of it: a tool that creates a topic asks for its route
 //! next. What changes nothing is answered at once.
@@ -13,12 +13,14 @@ use std::collections::BTreeMap;
 
 mod attributes;
 mod groups;
+mod runtime;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod topics;
 
 pub use groups::{all_groups, delete_group, update_group};
+pub use runtime::runtime;
 pub use stats::{consume_stats, topic_stats};
 pub use topics::{all_topics, delete_topic, topic, update_topic, update_topics};
 

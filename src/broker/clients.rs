@@ -42,9 +42,18 @@ struct ProducerGroup {
     members: BTreeMap<ConnectionId, Producer>,
 }
 
+/// What a client program is, as its heartbeats say.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct ClientKind {
+    /// In lower case; empty where it is none that is known.
+    pub language: &'static str,
+    pub version: i32,
+}
+
 /// The groups of one connection.
 #[derive(Debug, Default)]
 struct Joined {
+    kind: ClientKind,
     consumers: Vec<Rc<str>>,
     producers: Vec<Rc<str>>,
 }
@@ -111,6 +120,50 @@ impl Clients {
         let mut topics: Vec<&str> = topics.map(|topic| &**topic).collect();
         topics.sort_unstable();
         topics
+    }
+
+    /// Live groups, sorted.
+    pub fn live_groups(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.consumers.values().map(|group| &*group.name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// What the last heartbeat of a connection says of its program. Nothing without a membership.
+    fn hear_kind(&mut self, connection: ConnectionId, kind: ClientKind) {
+        if let Some(joined) = self.connections.get_mut(&connection) {
+            joined.kind = kind;
+        }
+    }
+
+    fn kind_of(&self, connection: ConnectionId) -> ClientKind {
+        let joined = self.connections.get(&connection);
+        joined.map(|joined| joined.kind).unwrap_or_default()
+    }
+
+    /// How many members of one kind each live group has, and how it consumes; sorted.
+    pub fn consumers_by_kind(&self) -> BTreeMap<(&str, &'static str, ClientKind), u64> {
+        let mut counts = BTreeMap::new();
+        for group in self.consumers.values() {
+            for connection in group.members.keys() {
+                let kind = self.kind_of(*connection);
+                *counts
+                    .entry((&*group.name, group.consume_mode, kind))
+                    .or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// How many memberships of producers there are of one kind; sorted.
+    pub fn producers_by_kind(&self) -> BTreeMap<ClientKind, u64> {
+        let mut counts = BTreeMap::new();
+        for group in self.producers.values() {
+            for connection in group.members.keys() {
+                *counts.entry(self.kind_of(*connection)).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Members of a live group, by connection.

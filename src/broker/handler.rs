@@ -63,6 +63,7 @@ fn dispatch(
         Code::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => admin::update_group(broker, command, cx),
         Code::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => admin::all_groups(broker, command),
         Code::DELETE_SUBSCRIPTIONGROUP => admin::delete_group(broker, command, cx),
+        Code::GET_BROKER_RUNTIME_INFO => admin::runtime(broker, command, cx),
         Code::GET_CONSUME_STATS => admin::consume_stats(broker, command, cx),
         code => Ok(unsupported(code, cx)),
     };

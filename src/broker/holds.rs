@@ -10,12 +10,13 @@
 //!
 //! **Deliberately absent**: a periodic sweep; the heap tells when the next hold ends, and nothing runs before.
 
+use super::filter::Filter;
 use super::pull::{self, HeldEvaluation, PullRequest};
 use super::{Addressed, Broker, Context};
 use crate::ids::{ConnectionId, QueueIndex, QueueOffset};
 use crate::limits::HOLDS_MAX;
 use crate::protocol::response::Response;
-use crate::stats::Counters;
+use crate::stats::{Counters, Woken};
 use crate::storage::Arrival;
 use deadlines::Deadlines;
 use slab::Slab;
@@ -75,6 +76,28 @@ pub struct HoldView<'a> {
     pub deadline_us: u64,
     /// The message that the filter refused last, and its tags code.
     pub refused: Option<(QueueOffset, i64)>,
+    pub queue: QueueIndex,
+    pub filter: &'a Filter,
+}
+
+impl<'a> HoldView<'a> {
+    fn of(hold: &'a Hold) -> Self {
+        let request = &hold.request;
+        Self {
+            connection: request.connection,
+            group: &request.group,
+            topic: &request.topic,
+            queue_id: request.queue_id,
+            expression: &request.subscription.expression,
+            offset: request.offset,
+            cursor: request.cursor,
+            since_us: request.held_since_us.unwrap_or_default(),
+            deadline_us: request.deadline_us,
+            refused: request.refused,
+            queue: request.queue,
+            filter: &request.subscription.filter,
+        }
+    }
 }
 
 impl Holds {
@@ -126,21 +149,22 @@ impl Holds {
 
     /// Every hold, for whoever asks why a consumer waits.
     pub fn iter(&self) -> impl Iterator<Item = HoldView<'_>> {
-        self.entries.iter().map(|(_, hold)| {
-            let request = &hold.request;
-            HoldView {
-                connection: request.connection,
-                group: &request.group,
-                topic: &request.topic,
-                queue_id: request.queue_id,
-                expression: &request.subscription.expression,
-                offset: request.offset,
-                cursor: request.cursor,
-                since_us: request.held_since_us.unwrap_or_default(),
-                deadline_us: request.deadline_us,
-                refused: request.refused,
-            }
-        })
+        self.entries.iter().map(|(_, hold)| HoldView::of(hold))
+    }
+
+    /// The holds in some places, and the place behind them if there are more. So many places are looked at, and so
+    /// many holds at most are there.
+    pub fn page(
+        &self,
+        from: u32,
+        places: usize,
+    ) -> (impl Iterator<Item = HoldView<'_>>, Option<u32>) {
+        let from = from as usize;
+        // A slab's places are dense up to the most holds that there were at once.
+        let end = self.entries.capacity().min(from.saturating_add(places));
+        let page = (from..end).filter_map(|place| self.entries.get(place));
+        let next = (end < self.entries.capacity()).then_some(end as u32);
+        (page.map(HoldView::of), next)
     }
 
     fn first_of_queue(&self, queue: QueueIndex) -> Option<Key> {
@@ -233,7 +257,11 @@ pub fn on_arrival(broker: &mut Broker, arrival: Arrival, cx: &mut Context<'_>) {
             HeldEvaluation::Answer(answer) => {
                 cx.counters.holds_woken += 1;
                 let request = broker.holds.remove(key, cx.counters);
-                let response = answer.response(cx.counters);
+                let woken = Woken {
+                    parked_us: request.held_since_us.unwrap_or_default(),
+                    appended_us: arrival.appended_us,
+                };
+                let response = answer.response(&request, Some(woken), cx);
                 reply(&request, response, cx);
             }
             HeldEvaluation::Missing(missing) => {
@@ -280,6 +308,10 @@ fn answer_now(broker: &mut Broker, key: Key, cx: &mut Context<'_>) {
 }
 
 fn reply(request: &PullRequest, response: Response, cx: &mut Context<'_>) {
+    let now_us = cx.now.monotonic_us;
+    let counters = &mut *cx.counters;
+    counters.count_hold(request.held_since_us.unwrap_or(now_us), now_us);
+    counters.count_answer(request.asked, response.code.0, true);
     cx.effects.replies.push(Addressed {
         connection: request.connection,
         opaque: request.opaque,

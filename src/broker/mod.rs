@@ -12,6 +12,8 @@ pub mod holds;
 pub mod offsets;
 pub mod pull;
 pub mod query;
+pub mod rates;
+pub mod report;
 pub mod send;
 pub mod topics;
 pub mod unique_key;
@@ -44,7 +46,8 @@ pub struct BrokerConfig {
     /// Queues of an auto-created topic on this shard (`defaultTopicQueueNums` divided over the shards, at least 1).
     pub default_topic_queue_nums: u32,
     pub message_bytes_max: u32,
-    pub region: String,
+    /// Part of every stored message and of the answer to its send.
+    pub region: &'static str,
     pub trace_on: bool,
     pub trace_topic_enable: bool,
     pub long_polling: bool,
@@ -151,6 +154,7 @@ pub struct Broker {
     pub offsets: offsets::ConsumerOffsets,
     pub clients: clients::Clients,
     pub holds: holds::Holds,
+    pub rates: rates::Rates,
     /// What pulls keep between them.
     pub(crate) pulls: pull::PullCache,
     /// Memory reused by sends.
@@ -166,6 +170,7 @@ impl Broker {
             offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
             clients: clients::Clients::default(),
             holds: holds::Holds::default(),
+            rates: rates::Rates::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
             config,

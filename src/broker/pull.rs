@@ -16,6 +16,7 @@ use crate::protocol::headers::{
     PULL_FLAG_COMMIT_OFFSET, PULL_FLAG_SUBSCRIPTION, PULL_FLAG_SUSPEND, PullHeader,
 };
 use crate::protocol::response::Response;
+use crate::stats::Asked;
 use crate::storage::Missing;
 use scan::{Answer, Evaluation};
 use smallvec::SmallVec;
@@ -35,6 +36,8 @@ pub struct PullRequest {
     pub connection: ConnectionId,
     pub opaque: i32,
     pub encoding: Encoding,
+    /// Request code, and when it came.
+    pub asked: Asked,
     pub group: Rc<str>,
     pub topic: Rc<str>,
     pub queue_id: u32,
@@ -92,16 +95,16 @@ fn first_run(
     }
     if header.queue_offset < 0 {
         let answer = Answer::negative_offset(cx.store.bounds(request.queue));
-        return Outcome::Reply(answer.response(cx.counters));
+        return Outcome::Reply(answer.response(&request, None, cx));
     }
     match scan::evaluate(&mut request, cx.store, cx.fetched) {
         Evaluation::Answer(answer) | Evaluation::Refused(answer) => {
-            Outcome::Reply(answer.response(cx.counters))
+            Outcome::Reply(answer.response(&request, None, cx))
         }
         Evaluation::Missing(missing) => Outcome::Read(missing),
         // What the filter refused is reported at once, so that the group's offset moves on.
         Evaluation::End if request.cursor > request.offset => {
-            Outcome::Reply(scan::end(&request, cx.store).response(cx.counters))
+            Outcome::Reply(scan::end(&request, cx.store).response(&request, None, cx))
         }
         Evaluation::End => park(broker, request, cx),
     }
@@ -124,12 +127,12 @@ fn commit_offset(broker: &mut Broker, request: &PullRequest, commit_offset: i64,
 /// Parks a pull that has examined all there is, or answers it where it can't be held.
 fn park(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_>) -> Outcome {
     if !request.suspend || request.deadline_us <= cx.now.monotonic_us {
-        return Outcome::Reply(scan::end(&request, cx.store).response(cx.counters));
+        return Outcome::Reply(scan::end(&request, cx.store).response(&request, None, cx));
     }
     request.held_since_us.get_or_insert(cx.now.monotonic_us);
     match broker.holds.park(request, cx.counters) {
         Ok(()) => Outcome::Held,
-        Err(request) => Outcome::Reply(scan::end(&request, cx.store).response(cx.counters)),
+        Err(request) => Outcome::Reply(scan::end(&request, cx.store).response(&request, None, cx)),
     }
 }
 
@@ -143,7 +146,12 @@ pub fn resume(broker: &mut Broker, mut request: PullRequest, cx: &mut Context<'_
         return Outcome::Reply(topic_gone(&request));
     }
     match evaluate_to_end(&mut request, cx) {
-        HeldEvaluation::Answer(answer) => Outcome::Reply(answer.response(cx.counters)),
+        HeldEvaluation::Answer(answer) => {
+            cx.counters.holds_woken += 1;
+            let parked_us = request.held_since_us.unwrap_or(cx.now.monotonic_us);
+            cx.counters.count_hold(parked_us, cx.now.monotonic_us);
+            Outcome::Reply(answer.response(&request, None, cx))
+        }
         HeldEvaluation::Missing(missing) => Outcome::Read(missing),
         HeldEvaluation::End => park(broker, request, cx),
     }
@@ -184,7 +192,7 @@ pub(super) fn at_deadline(request: &mut PullRequest, cx: &mut Context<'_>) -> Re
         // A read would be later than the client expects; it asks again at once.
         HeldEvaluation::End | HeldEvaluation::Missing(_) => scan::end(request, cx.store),
     };
-    answer.response(cx.counters)
+    answer.response(request, None, cx)
 }
 
 /// The answer to a held pull whose queue was deleted.
@@ -224,6 +232,10 @@ fn check(
         connection: peer.connection,
         opaque: command.opaque,
         encoding: command.encoding,
+        asked: Asked {
+            code: command.code,
+            since_us: cx.now.monotonic_us,
+        },
         group: group.name.clone(),
         topic,
         queue_id,

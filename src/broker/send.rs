@@ -19,6 +19,7 @@ use crate::protocol::headers::SendHeader;
 use crate::protocol::message::{NewMessage, offset_message_id, sys_flag};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
 use crate::protocol::response::{MessageIds, Response, SendResponseHeader};
+use crate::stats::series::Incoming;
 use crate::storage::{AppendError, Appended};
 use arrayvec::ArrayString;
 use stored::ClientProperties;
@@ -296,6 +297,18 @@ fn send_one(
     let appended = appended.map_err(append_refusal)?;
     cx.counters.messages_in += 1;
     cx.counters.message_bytes_in += sent.body.len() as u64;
+    if dead_letter.is_some() {
+        let group = sent.header.topic.strip_prefix(RETRY_PREFIX);
+        cx.counters.count_dead_letter(group.unwrap_or_default());
+    }
+    let incoming = Incoming {
+        queue: target.queue,
+        kind: client.message_type(),
+        messages: 1,
+        bytes: appended.end.bytes_since(appended.at),
+        now_us: cx.now.monotonic_us,
+    };
+    cx.counters.count_incoming(message.topic, incoming);
     let message_id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
         end: appended.end,
@@ -305,6 +318,8 @@ fn send_one(
             queue_id: target.queue_id,
             queue_offset: appended.queue_offset.0,
             transaction_id: ArrayString::from(&unique_key).ok(),
+            region: broker.config.region,
+            trace_on: broker.config.trace_on,
         },
     })
 }

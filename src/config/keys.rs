@@ -166,10 +166,34 @@ const NETWORK: &[Key] = &[
         "what clients are told to connect to; default: bindAddress, or the first address of this machine",
     ),
     key(
+        "serverChannelMaxIdleTimeSeconds",
+        int(1, 86_400),
+        "120",
+        "seconds after which a client is disconnected that neither sends nor takes anything",
+    ),
+    key(
         "brokerPermission",
         int(0, 7),
         "6",
         "what name servers are told: 4 read, 2 write",
+    ),
+];
+
+const METRICS: &[Key] = &[
+    aliased(
+        "metricsPromExporterPort",
+        key(
+            "metricsPort",
+            int(0, 65_535),
+            "5557",
+            "port of metrics, health and holds, on bindAddress; 0: off",
+        ),
+    ),
+    key(
+        "metricsExporterType",
+        Kind::OneOf(&["PROM", "DISABLE", "OTLP_GRPC", "LOG"]),
+        "PROM",
+        "PROM: Prometheus fetches them; DISABLE: off; the others are not there and mean PROM",
     ),
 ];
 
@@ -262,6 +286,18 @@ const STORE: &[Key] = &[
         "fill segments with zeros ahead of use, for faster flushes",
     ),
     key(
+        "busyPollMicros",
+        int(0, 1000),
+        "0",
+        "microseconds that a shard polls for work before it sleeps, while traffic makes that pay; costs up to a whole processor",
+    ),
+    key(
+        "ringFeatures",
+        Kind::OneOf(&["auto", "plain"]),
+        "auto",
+        "auto: what the kernel has; plain: as on a kernel before 6.0, slower",
+    ),
+    key(
         "writeMode",
         Kind::OneOf(&["auto", "inline", "ring"]),
         "auto",
@@ -313,6 +349,12 @@ const TOPICS: &[Key] = &[
         "create RMQ_SYS_TRACE_TOPIC",
     ),
     key(
+        "regionId",
+        Kind::Name,
+        "DefaultRegion",
+        "part of every message, and of what clients trace",
+    ),
+    key(
         "traceOn",
         Kind::Bool,
         "true",
@@ -349,12 +391,6 @@ const CONSUMERS: &[Key] = &[
 
 /// Checked now, in effect in a later version.
 const LATER: &[Key] = &[
-    later(
-        "busyPollMicros",
-        int(0, 1000),
-        "0",
-        "microseconds that a shard polls before it sleeps",
-    ),
     later(
         "deleteWhen",
         Kind::Hours,
@@ -414,13 +450,6 @@ const LATER: &[Key] = &[
         Kind::Bool,
         "false",
         "refuse half messages; this version refuses them in any case",
-    ),
-    later("metricsExporterType", Kind::Text, "DISABLE", "metrics"),
-    later(
-        "metricsPromExporterPort",
-        int(1, 65_535),
-        "5557",
-        "port of the metrics",
     ),
     later("enableLmq", Kind::Bool, "false", "light queues"),
     later("inSyncReplicas", int(1, 16), "1", "replicas"),
@@ -509,6 +538,7 @@ pub const AREAS: &[(&str, &[Key])] = &[
     ("Names and shards", NAMES),
     ("Network", NETWORK),
     ("Name server", NAME_SERVER),
+    ("Metrics", METRICS),
     ("Store", STORE),
     ("Topics and messages", TOPICS),
     ("Consumers", CONSUMERS),

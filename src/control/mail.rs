@@ -3,7 +3,9 @@
 
 use crate::ids::ShardId;
 use crate::protocol::bodies::topics::TopicConfig;
+use crate::stats::report::{HoldPage, HoldsWanted, Report, SlowRow, State};
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 /// From a shard to the control thread (a bounded `tokio::sync::mpsc`).
 #[derive(Debug)]
@@ -35,4 +37,14 @@ pub enum ToShard {
     },
     /// Stop accepting, answer holds, flush, checkpoint, then [`FromShard::Stopped`].
     Stop,
+    Ask(Ask),
+}
+
+/// What whoever watches wants to know of a shard. A shard that has stopped doesn't answer.
+#[derive(Debug)]
+pub enum Ask {
+    State(oneshot::Sender<State>),
+    Report(oneshot::Sender<Box<Report>>),
+    Holds(HoldsWanted, oneshot::Sender<HoldPage>),
+    Slow(oneshot::Sender<Vec<SlowRow>>),
 }

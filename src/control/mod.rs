@@ -8,6 +8,7 @@
 mod connect;
 mod embedded;
 mod external;
+pub mod http;
 mod log;
 pub mod mail;
 mod server;

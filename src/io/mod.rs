@@ -58,6 +58,9 @@ pub enum Op {
     /// Multishot. Completes with [`Done::Received`] per chunk. Ends with `Received` of 0 bytes (peer closed),
     /// an error, or `ENOBUFS` (all receive buffers are lent: re-arm after releasing some).
     Receive { socket: Socket },
+    /// Ends the receive of a socket: what has arrived is still handed over, then the receive completes with
+    /// `ECANCELED`. Has no completion of its own, and does nothing where no receive is in flight.
+    StopReceive { socket: Socket },
     /// Sends all segments in order as one gathering call. Completes with [`Done::Sent`], which hands the vector
     /// back for reuse; `bytes` may be less than the sum, then the shard submits the rest.
     /// At most `SEND_SEGMENTS_MAX` segments.
@@ -222,6 +225,10 @@ pub trait FileSystem {
 pub trait Io: FileSystem {
     /// The clock; read once per turn by the loop, by nobody else.
     fn now(&mut self) -> Now;
+    /// Monotonic microseconds at this very moment, for measuring a turn; nothing is decided by it.
+    fn measured_us(&mut self) -> u64 {
+        self.now().monotonic_us
+    }
     /// Queues an operation; it reaches the kernel at the next [`Io::wait`] at the latest.
     fn submit(&mut self, token: Token, op: Op);
     /// Submits what is queued and waits until something completed or the deadline (monotonic microseconds) has

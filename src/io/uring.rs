@@ -1,22 +1,32 @@
 //! The kernel backend: one io_uring per shard, created and used on the shard's thread.
 #![allow(unsafe_code)]
 
+mod busy_poll;
+mod complete;
+mod files;
+mod setup;
+mod sockets;
+
+pub use setup::{Features, SetupError, TaskWork, UringConfig};
+
 use super::buffers::BufferRing;
 use super::fs::Files;
-use super::worker::{Finished, Worker};
+use super::worker::Worker;
 use super::{
-    BufferId, Completion, DOORBELL, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket,
-    Token, WriteMode,
+    BufferId, Completion, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Token,
+    WriteMode,
 };
 use crate::clock::{Clock, Now};
-use crate::limits::{INLINE_WRITE_BYTES_MAX, RING_ENTRIES, SEND_SEGMENTS_MAX};
-use bytes::{Buf, Bytes, BytesMut};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use crate::limits::INLINE_WRITE_BYTES_MAX;
+use busy_poll::BusyPoll;
+use bytes::{Bytes, BytesMut};
+use io_uring::{IoUring, opcode, squeue, types};
+use setup::{probe_write_mode, setup_ring};
 use slab::Slab;
+use sockets::{SendSlot, SocketState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,40 +35,15 @@ const BUFFER_GROUP: u16 = 0;
 const DOORBELL_DATA: u64 = u64::MAX;
 const CANCEL_DATA: u64 = u64::MAX - 1;
 
-/// What a ring is made with.
-#[derive(Clone, Debug)]
-pub struct UringConfig {
-    pub receive_buffers: u16,
-    pub receive_buffer_bytes: u32,
-    /// `None`: by the file system of `store`.
-    pub write_mode: Option<WriteMode>,
-    /// Directory whose file system is probed; it exists.
-    pub store: PathBuf,
-}
-
-/// Why the ring can't be had; one line with the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    #[error(
-        "io_uring is forbidden here ({0}): set kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile"
-    )]
-    Forbidden(io::Error),
-    #[error("not enough locked memory for io_uring ({0}): raise the memlock limit (ulimit -l)")]
-    Memory(io::Error),
-    #[error("the kernel lacks {feature} ({error}): Linux 6.1 or newer is needed")]
-    Kernel {
-        feature: &'static str,
-        error: io::Error,
-    },
-    #[error("{0}")]
-    Other(#[from] io::Error),
-}
-
 /// An operation in flight; owns what the kernel may touch.
 enum Flight {
-    Accept,
+    Accept {
+        listener: Socket,
+        multishot: bool,
+    },
     Receive {
         socket: Socket,
+        multishot: bool,
     },
     Send(Box<SendSlot>),
     Write {
@@ -73,23 +58,6 @@ enum Flight {
         wanted: u32,
     },
     Flush,
-}
-
-/// A gathering send. The message header points into the vectors, so all of it stays in one place.
-struct SendSlot {
-    socket: Socket,
-    segments: Vec<Bytes>,
-    vectors: Vec<libc::iovec>,
-    header: libc::msghdr,
-}
-
-struct SocketState {
-    fd: RawFd,
-    /// Operations that still name the descriptor.
-    users: u32,
-    /// Slot of the multishot receive.
-    receive: Option<usize>,
-    closing: Option<Token>,
 }
 
 struct Eventfd {
@@ -125,12 +93,15 @@ pub struct Uring {
     write_mode: WriteMode,
     clock: Clock,
     gave_back: bool,
+    busy_poll: BusyPoll,
+    /// What is in use.
+    features: Features,
 }
 
 impl Uring {
     /// Sets the ring up on the calling thread, which is the only one that may use it.
     pub fn new(config: &UringConfig) -> Result<Self, SetupError> {
-        let ring = setup_ring()?;
+        let (ring, features) = setup_ring(config.features)?;
         let buffers = BufferRing::new(config.receive_buffers, config.receive_buffer_bytes);
         // SAFETY: the entries are page-aligned and live as long as the ring, which is dropped first.
         unsafe {
@@ -141,10 +112,7 @@ impl Uring {
                 0,
             )
         }
-        .map_err(|error| SetupError::Kernel {
-            feature: "rings of provided buffers",
-            error,
-        })?;
+        .map_err(|error| setup::refused("rings of provided buffers", error))?;
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(io::Error::from)?;
         let doorbell = Arc::new(Eventfd {
@@ -170,8 +138,15 @@ impl Uring {
             spare_sends: Vec::new(),
             write_mode,
             clock: Clock::new(),
+            busy_poll: BusyPoll::new(config.busy_poll_us),
             gave_back: false,
+            features,
         })
+    }
+
+    /// What the ring uses: what was asked for, less what the kernel lacks.
+    pub fn features(&self) -> Features {
+        self.features
     }
 
     /// Queues an entry; a full queue is submitted first, so none is lost.
@@ -224,110 +199,6 @@ impl Uring {
         self.push(&entry);
     }
 
-    fn receive(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.users += 1;
-        let fd = types::Fd(state.fd);
-        let slot = self.fly(token, Flight::Receive { socket }, |_| {
-            opcode::RecvMulti::new(fd, BUFFER_GROUP).build()
-        });
-        if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
-            state.receive = Some(slot);
-        }
-    }
-
-    fn send(&mut self, token: Token, socket: Socket, segments: Vec<Bytes>) {
-        assert!(
-            segments.len() <= SEND_SEGMENTS_MAX,
-            "{} segments in one send",
-            segments.len()
-        );
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.users += 1;
-        let fd = types::Fd(state.fd);
-        let mut slot = self.spare_sends.pop().unwrap_or_else(new_send_slot);
-        slot.socket = socket;
-        slot.segments = segments;
-        slot.vectors.clear();
-        for segment in &slot.segments {
-            slot.vectors.push(libc::iovec {
-                iov_base: segment.as_ptr().cast_mut().cast(),
-                iov_len: segment.len(),
-            });
-        }
-        slot.header.msg_iov = slot.vectors.as_mut_ptr();
-        slot.header.msg_iovlen = slot.vectors.len();
-        self.fly(token, Flight::Send(slot), |flight| {
-            let Flight::Send(slot) = flight else {
-                panic!("a send was just put there")
-            };
-            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            opcode::SendMsg::new(fd, &raw const slot.header)
-                .flags(flags)
-                .build()
-        });
-    }
-
-    fn close(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
-            return self.fail(token, libc::EBADF);
-        };
-        state.closing = Some(token);
-        // SAFETY: the descriptor is open until `finish_close`.
-        unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
-        if let Some(slot) = state.receive {
-            let entry = opcode::AsyncCancel::new(slot as u64)
-                .build()
-                .user_data(CANCEL_DATA);
-            self.push(&entry);
-        }
-        self.finish_close(socket);
-    }
-
-    /// Closes the descriptor once no operation names it any more.
-    fn finish_close(&mut self, socket: Socket) {
-        let Some(state) = self.sockets.get(socket.0 as usize) else {
-            return;
-        };
-        let Some(token) = state.closing.filter(|_| state.users == 0) else {
-            return;
-        };
-        let state = self.sockets.remove(socket.0 as usize);
-        // SAFETY: the descriptor is ours and nothing refers to it any more.
-        drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
-        self.done.push(Completion {
-            token,
-            result: Ok(Done::Closed),
-            more: false,
-        });
-    }
-
-    fn leave(&mut self, socket: Socket, was_receive: bool) {
-        if let Some(state) = self.sockets.get_mut(socket.0 as usize) {
-            state.users -= 1;
-            if was_receive {
-                state.receive = None;
-            }
-        }
-        self.finish_close(socket);
-    }
-
     fn write(&mut self, token: Token, file: File, position: u64, bytes: Bytes) {
         if self.write_mode == WriteMode::Inline && bytes.len() <= INLINE_WRITE_BYTES_MAX {
             let result = match self.files.write_at(file, position, &bytes) {
@@ -377,234 +248,31 @@ impl Uring {
         );
     }
 
-    /// Takes completions from the ring.
-    fn reap(&mut self, out: &mut Vec<Completion>) {
-        let mut entries: smallvec::SmallVec<[cqueue::Entry; 64]> = smallvec::SmallVec::new();
-        loop {
-            entries.extend(self.ring.completion().take(64));
-            if entries.is_empty() {
+    /// Polls for completions, if that has paid lately. What is queued is submitted first.
+    fn poll(&mut self, start_us: u64, deadline_us: Option<u64>) -> io::Result<()> {
+        let Some(until_us) = self.busy_poll.until(start_us, deadline_us) else {
+            return Ok(());
+        };
+        go_on(self.ring.submit())?;
+        while self.done.is_empty() && self.ring.completion().is_empty() {
+            if self.ring.submission().taskrun() {
+                // The completions are there, and need an entry of the kernel to become visible.
+                go_on(self.ring.submit())?;
+                continue;
+            }
+            if self.clock.now().monotonic_us >= until_us {
                 break;
             }
-            for entry in entries.drain(..) {
-                match entry.user_data() {
-                    CANCEL_DATA => {}
-                    DOORBELL_DATA => {
-                        self.doorbell_armed = false;
-                        self.doorbell.rung.store(false, Ordering::Release);
-                        out.push(Completion {
-                            token: DOORBELL,
-                            result: Ok(Done::Rang),
-                            more: true,
-                        });
-                    }
-                    slot => self.complete(slot as usize, &entry, out),
-                }
-            }
+            std::hint::spin_loop();
         }
-        while let Some((token, result)) = self.worker.take() {
-            out.push(Completion {
-                token,
-                result: self.finished(result),
-                more: false,
-            });
-        }
-        out.append(&mut self.done);
+        Ok(())
     }
 
-    fn finished(&mut self, result: io::Result<Finished>) -> Result<Done, Failed> {
-        match result {
-            Ok(Finished::Opened(fd)) => Ok(Done::Opened {
-                file: self.files.insert(fd),
-            }),
-            Ok(Finished::Replaced) => Ok(Done::Replaced),
-            Ok(Finished::Removed) => Ok(Done::Removed),
-            Err(error) => Err(Failed {
-                errno: error.raw_os_error().unwrap_or(libc::EIO),
-            }),
-        }
-    }
-
-    fn complete(&mut self, slot: usize, entry: &cqueue::Entry, out: &mut Vec<Completion>) {
-        let more = cqueue::more(entry.flags());
-        let result = entry.result();
-        if more {
-            let (token, flight) = &self.flights[slot];
-            let (token, accept) = (*token, matches!(flight, Flight::Accept));
-            let result = if accept {
-                self.accepted(result)
-            } else {
-                self.received(entry)
-            };
-            out.push(Completion {
-                token,
-                result,
-                more,
-            });
-            return;
-        }
-        let (token, flight) = self.flights.remove(slot);
-        let result = match flight {
-            Flight::Accept => self.accepted(result),
-            Flight::Receive { socket } => {
-                let received = self.received(entry);
-                self.leave(socket, true);
-                received
-            }
-            Flight::Send(slot) => self.sent(slot, result),
-            Flight::Flush if result >= 0 => Ok(Done::Flushed),
-            Flight::Write {
-                file,
-                position,
-                bytes,
-            } => match self.written(token, file, position, bytes, result) {
-                Some(result) => result,
-                None => return,
-            },
-            Flight::Read {
-                file,
-                position,
-                bytes,
-                wanted,
-            } => match self.read_done(token, file, position, bytes, wanted, result) {
-                Some(result) => result,
-                None => return,
-            },
-            Flight::Flush => Err(Failed { errno: -result }),
-        };
-        out.push(Completion {
-            token,
-            result,
-            more,
-        });
-    }
-
-    fn accepted(&mut self, result: i32) -> Result<Done, Failed> {
-        if result < 0 {
-            return Err(Failed { errno: -result });
-        }
-        // SAFETY: the kernel just made this descriptor for us.
-        let stream = unsafe { std::net::TcpStream::from_raw_fd(result) };
-        // Both fail only for a connection that is gone already, which its receive will tell.
-        let peer = stream
-            .peer_addr()
-            .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-        let _ = stream.set_nodelay(true);
-        let state = SocketState {
-            fd: stream.into_raw_fd(),
-            users: 0,
-            receive: None,
-            closing: None,
-        };
-        Ok(Done::Accepted {
-            socket: Socket(self.sockets.insert(state) as u32),
-            peer,
-        })
-    }
-
-    fn received(&mut self, entry: &cqueue::Entry) -> Result<Done, Failed> {
-        match entry.result() {
-            0 => {
-                // An orderly end may still carry a buffer; it is empty.
-                if let Some(id) = cqueue::buffer_select(entry.flags()) {
-                    self.buffers.lend(BufferId(id));
-                    self.release(BufferId(id));
-                }
-                Ok(Done::ReceiveEnded)
-            }
-            bytes if bytes > 0 => {
-                let id = cqueue::buffer_select(entry.flags()).ok_or(Failed { errno: libc::EIO })?;
-                self.buffers.lend(BufferId(id));
-                Ok(Done::Received {
-                    buffer: BufferId(id),
-                    bytes: bytes as u32,
-                })
-            }
-            error => Err(Failed { errno: -error }),
-        }
-    }
-
-    fn sent(&mut self, mut slot: Box<SendSlot>, result: i32) -> Result<Done, Failed> {
-        let segments = std::mem::take(&mut slot.segments);
-        self.leave(slot.socket, false);
-        if self.spare_sends.len() < 256 {
-            self.spare_sends.push(slot);
-        }
-        if result < 0 {
-            Err(Failed { errno: -result })
-        } else {
-            Ok(Done::Sent {
-                bytes: result as usize,
-                segments,
-            })
-        }
-    }
-
-    /// A write counts by its full length only: a short one goes on.
-    fn written(
-        &mut self,
-        token: Token,
-        file: File,
-        position: u64,
-        mut bytes: Bytes,
-        result: i32,
-    ) -> Option<Result<Done, Failed>> {
-        match result {
-            0 if !bytes.is_empty() => {
-                return Some(Err(Failed {
-                    errno: libc::ENOSPC,
-                }));
-            }
-            count if count >= 0 => bytes.advance(count as usize),
-            error if -error == libc::EINTR || -error == libc::EAGAIN => {}
-            error => return Some(Err(Failed { errno: -error })),
-        }
-        if bytes.is_empty() {
-            return Some(Ok(Done::Written));
-        }
-        let position = position + result.max(0) as u64;
-        let fd = types::Fd(self.files.fd(file));
-        let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
-        self.fly(
-            token,
-            Flight::Write {
-                file,
-                position,
-                bytes,
-            },
-            |_| opcode::Write::new(fd, start, len).offset(position).build(),
-        );
-        None
-    }
-
-    fn read_done(
-        &mut self,
-        token: Token,
-        file: File,
-        position: u64,
-        mut bytes: BytesMut,
-        wanted: u32,
-        result: i32,
-    ) -> Option<Result<Done, Failed>> {
-        match result {
-            0 => return Some(Ok(Done::Read { bytes })),
-            count if count > 0 => {
-                let len = bytes.len() + count as usize;
-                assert!(
-                    len <= bytes.capacity(),
-                    "the kernel read {count} bytes into {}",
-                    bytes.capacity()
-                );
-                // SAFETY: the kernel has written `count` bytes behind the ones that were there.
-                unsafe { bytes.set_len(len) };
-            }
-            error if -error == libc::EINTR || -error == libc::EAGAIN => {}
-            error => return Some(Err(Failed { errno: -error })),
-        }
-        if bytes.len() as u32 >= wanted {
-            return Some(Ok(Done::Read { bytes }));
-        }
-        self.read(token, file, position, bytes, wanted);
-        None
+    /// What a wait tells about the next one: a deadline is no completion.
+    fn watch(&mut self, start_us: u64, in_vain: bool) {
+        let pause_us = self.clock.now().monotonic_us - start_us;
+        self.busy_poll
+            .waited(if in_vain { u64::MAX } else { pause_us });
     }
 
     fn publish_buffers(&mut self) {
@@ -614,84 +282,30 @@ impl Uring {
     }
 }
 
-fn new_send_slot() -> Box<SendSlot> {
-    // SAFETY: all-zero is a valid, empty message header.
-    let header = unsafe { std::mem::zeroed() };
-    Box::new(SendSlot {
-        socket: Socket(0),
-        segments: Vec::new(),
-        vectors: Vec::new(),
-        header,
-    })
-}
-
-/// The best flags that the kernel takes.
-fn setup_ring() -> Result<IoUring, SetupError> {
-    let build = |level: u8| {
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(RING_ENTRIES * 4).setup_submit_all();
-        match level {
-            0 => builder.setup_single_issuer().setup_defer_taskrun(),
-            1 => builder.setup_coop_taskrun(),
-            _ => &mut builder,
-        };
-        builder.build(RING_ENTRIES)
-    };
-    let mut result = build(0);
-    for level in 1..3 {
-        match &result {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => result = build(level),
-            _ => break,
-        }
-    }
-    result.map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => SetupError::Forbidden(error),
-        Some(libc::ENOMEM) => SetupError::Memory(error),
-        Some(libc::ENOSYS) => SetupError::Kernel {
-            feature: "io_uring",
-            error,
+/// None of these loses an entry; what is queued goes with the next turn.
+fn go_on(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+            _ => Err(error),
         },
-        _ => SetupError::Other(error),
-    })
-}
-
-/// Does the file system take buffered writes without blocking? Where it doesn't, the kernel hands every one of the
-/// ring to a worker, which costs more than writing inline.
-fn probe_write_mode(store: &Path) -> io::Result<WriteMode> {
-    let path = store.join(".ringmq-probe");
-    let file = std::fs::File::create(&path)?;
-    let result = rustix::io::pwritev2(
-        &file,
-        &[io::IoSlice::new(&[0])],
-        0,
-        rustix::io::ReadWriteFlags::NOWAIT,
-    );
-    std::fs::remove_file(&path)?;
-    Ok(match result {
-        Ok(_) | Err(rustix::io::Errno::AGAIN) => WriteMode::Ring,
-        Err(_) => WriteMode::Inline,
-    })
+    }
 }
 
 impl Io for Uring {
     fn now(&mut self) -> Now {
         self.clock.now()
     }
+    fn measured_us(&mut self) -> u64 {
+        self.clock.monotonic_us()
+    }
 
     fn submit(&mut self, token: Token, op: Op) {
         match op {
-            Op::Accept { listener } => {
-                let Some(state) = self.sockets.get(listener.0 as usize) else {
-                    return self.fail(token, libc::EBADF);
-                };
-                let fd = types::Fd(state.fd);
-                self.fly(token, Flight::Accept, |_| {
-                    opcode::AcceptMulti::new(fd)
-                        .flags(libc::SOCK_CLOEXEC)
-                        .build()
-                });
-            }
+            Op::Accept { listener } => self.accept(token, listener),
             Op::Receive { socket } => self.receive(token, socket),
+            Op::StopReceive { socket } => self.stop_receive(socket),
             Op::Send { socket, segments } => self.send(token, socket, segments),
             Op::Close { socket } => self.close(token, socket),
             Op::Write {
@@ -725,6 +339,13 @@ impl Io for Uring {
     ) -> io::Result<()> {
         self.publish_buffers();
         self.arm_doorbell();
+        let start_us = self
+            .busy_poll
+            .is_on()
+            .then(|| self.clock.now().monotonic_us);
+        if let Some(start_us) = start_us {
+            self.poll(start_us, deadline_us)?;
+        }
         let ready = !self.done.is_empty() || !self.ring.completion().is_empty();
         let result = if ready {
             self.ring.submit()
@@ -739,14 +360,11 @@ impl Io for Uring {
         } else {
             self.ring.submit_and_wait(1)
         };
-        if let Err(error) = result {
-            // None of these loses an entry; what is queued goes with the next turn.
-            match error.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => {}
-                _ => return Err(error),
-            }
-        }
+        go_on(result)?;
         self.reap(completions);
+        if let Some(start_us) = start_us {
+            self.watch(start_us, completions.is_empty());
+        }
         Ok(())
     }
 
@@ -771,12 +389,7 @@ impl Io for Uring {
         socket.listen(4096)?;
         let listener: TcpListener = socket.into();
         let local = listener.local_addr()?;
-        let state = SocketState {
-            fd: listener.into_raw_fd(),
-            users: 0,
-            receive: None,
-            closing: None,
-        };
+        let state = SocketState::new(listener.into());
         Ok((Socket(self.sockets.insert(state) as u32), local))
     }
 
@@ -785,7 +398,8 @@ impl Io for Uring {
     }
 
     fn close_listener(&mut self, listener: Socket) {
-        if let Some(state) = self.sockets.get(listener.0 as usize) {
+        if let Some(state) = self.sockets.get_mut(listener.0 as usize) {
+            state.is_shut = true;
             // Ends the multishot accept with an error; the descriptor stays until the process or the ring ends.
             // SAFETY: the descriptor is open.
             unsafe { libc::shutdown(state.fd, libc::SHUT_RDWR) };
@@ -836,75 +450,5 @@ impl Drop for Uring {
             // SAFETY: ours, and no operation names it any more.
             drop(unsafe { OwnedFd::from_raw_fd(state.fd) });
         }
-    }
-}
-
-/// The blocking calls go to the table of files.
-impl FileSystem for Uring {
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.files.list(directory)
-    }
-    fn is_directory(&self, path: &Path) -> bool {
-        self.files.is_directory(path)
-    }
-    fn exists(&self, path: &Path) -> bool {
-        self.files.exists(path)
-    }
-    fn create_directories(&self, path: &Path) -> io::Result<()> {
-        self.files.create_directories(path)
-    }
-    fn open(&mut self, path: &Path) -> io::Result<File> {
-        self.files.open(path)
-    }
-    fn lock(&mut self, path: &Path) -> io::Result<File> {
-        self.files.lock(path)
-    }
-    fn close(&mut self, file: File) {
-        self.files.close(file)
-    }
-    fn len(&self, file: File) -> io::Result<u64> {
-        self.files.len(file)
-    }
-    fn read_at(&self, file: File, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.files.read_at(file, position, buffer)
-    }
-    fn write_at(&mut self, file: File, position: u64, bytes: &[u8]) -> io::Result<()> {
-        self.files.write_at(file, position, bytes)
-    }
-    fn zero_range(&mut self, file: File, position: u64, len: u64) -> io::Result<()> {
-        self.files.zero_range(file, position, len)
-    }
-    fn next_data(&self, file: File, position: u64) -> io::Result<u64> {
-        self.files.next_data(file, position)
-    }
-    fn set_len(&mut self, file: File, len: u64) -> io::Result<()> {
-        self.files.set_len(file, len)
-    }
-    fn flush(&mut self, file: File) -> io::Result<()> {
-        self.files.flush(file)
-    }
-    fn flush_directory(&mut self, directory: &Path) -> io::Result<()> {
-        self.files.flush_directory(directory)
-    }
-    fn create(&mut self, path: &Path, len: u64) -> io::Result<File> {
-        self.files.create(path, len)
-    }
-    fn remove(&mut self, path: &Path) -> io::Result<()> {
-        self.files.remove(path)
-    }
-    fn remove_directory(&mut self, path: &Path) -> io::Result<()> {
-        self.files.remove_directory(path)
-    }
-    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        self.files.rename(from, to)
-    }
-    fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.files.read_whole(path)
-    }
-    fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()> {
-        self.files.replace(path, contents, keep_backup)
-    }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
-        self.files.space(path)
     }
 }

@@ -29,6 +29,7 @@ pub mod name {
     pub const TRANSACTION_PREPARED_QUEUE_OFFSET: &str = "TRAN_PREPARED_QUEUE_OFFSET";
     pub const CORRELATION_ID: &str = "CORRELATION_ID";
     pub const REPLY_TO_CLIENT: &str = "REPLY_TO_CLIENT";
+    pub const SHARDING_KEY: &str = "__SHARDINGKEY";
     pub const CLUSTER: &str = "CLUSTER";
     pub const POP_CHECK_POINT: &str = "POP_CK";
     pub const TIMER_DELAY_SECONDS: &str = "TIMER_DELAY_SEC";

@@ -38,6 +38,10 @@ pub struct SendResponseHeader {
     pub queue_offset: u64,
     /// UNIQ_KEY of a single message.
     pub transaction_id: Option<ArrayString<64>>,
+    /// `regionId`: clients put it into their traces.
+    pub region: &'static str,
+    /// `traceOn`: whether clients trace the message.
+    pub trace_on: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -67,9 +71,6 @@ pub enum Body {
     },
 }
 
-/// Region that stock brokers name where none is configured; clients put it into their traces.
-const REGION: &str = "DefaultRegion";
-
 impl FieldSource for ResponseHeader {
     fn is_absent(&self) -> bool {
         matches!(self, ResponseHeader::None)
@@ -93,8 +94,8 @@ impl FieldSource for ResponseHeader {
 impl SendResponseHeader {
     /// In alphabetical order, as the worked example of `framing.md` has it.
     fn each(&self, mut write: impl FnMut(&str, &str)) {
-        write("MSG_REGION", REGION);
-        write("TRACE_ON", "true");
+        write("MSG_REGION", self.region);
+        write("TRACE_ON", if self.trace_on { "true" } else { "false" });
         match &self.message_id {
             MessageIds::One(id) => write("msgId", id),
             MessageIds::Many(ids) => write("msgId", ids),
@@ -231,6 +232,8 @@ mod tests {
             queue_id: 1,
             queue_offset: 5,
             transaction_id: Some(id("7F000001000218B4AAC2000000000000")),
+            region: "DefaultRegion",
+            trace_on: true,
         }))
     }
 

@@ -5,6 +5,7 @@ use crate::ids::{ConnectionId, PhysicalOffset};
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::Encoding;
 use crate::protocol::response::{Body, Response, ResponseHeader};
+use crate::stats::Asked;
 use std::collections::VecDeque;
 
 /// How long a send waits for the disk before its client is told that durability is unknown (code 10). Clients
@@ -18,7 +19,7 @@ pub struct PendingAck {
     pub opaque: i32,
     pub encoding: Encoding,
     pub ack: Acknowledgement,
-    pub since_us: u64,
+    pub asked: Asked,
 }
 
 /// Two queues in log order: what waits for `visible`, and what asked not to wait for a flush.
@@ -69,7 +70,7 @@ impl Acks {
         let late = |queue: &VecDeque<PendingAck>| {
             queue
                 .front()
-                .is_some_and(|p| p.since_us + FLUSH_TIMEOUT_US <= now_us)
+                .is_some_and(|p| p.asked.since_us + FLUSH_TIMEOUT_US <= now_us)
         };
         if late(&self.written) {
             return self.written.pop_front();
@@ -82,8 +83,9 @@ impl Acks {
     }
 
     pub fn next_deadline(&self) -> Option<u64> {
-        let front =
-            |queue: &VecDeque<PendingAck>| queue.front().map(|p| p.since_us + FLUSH_TIMEOUT_US);
+        let front = |queue: &VecDeque<PendingAck>| {
+            queue.front().map(|p| p.asked.since_us + FLUSH_TIMEOUT_US)
+        };
         front(&self.written)
             .into_iter()
             .chain(front(&self.visible))
@@ -136,6 +138,8 @@ mod tests {
             queue_id: 0,
             queue_offset: end,
             transaction_id: None,
+            region: "DefaultRegion",
+            trace_on: true,
         };
         PendingAck {
             connection: ConnectionId {
@@ -149,7 +153,10 @@ mod tests {
                 wait_flush,
                 header,
             },
-            since_us,
+            asked: Asked {
+                code: 310,
+                since_us,
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::broker::Peer;
 use crate::broker::pull::PullRequest;
 use crate::limits::{COLD_REQUESTS_MAX, COLD_STEPS_MAX};
+use crate::stats::Asked;
 use bytes::Bytes;
 use slab::Slab;
 
@@ -10,9 +11,22 @@ use slab::Slab;
 #[derive(Debug, Clone)]
 pub enum Cold {
     /// A request as it came, whole frame.
-    Frame { peer: Peer, frame: Bytes },
+    Frame {
+        peer: Peer,
+        frame: Bytes,
+        asked: Asked,
+    },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
+}
+
+impl Cold {
+    pub fn asked(&self) -> Asked {
+        match self {
+            Self::Frame { asked, .. } => *asked,
+            Self::Pull(request) => request.asked,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -93,6 +107,10 @@ mod tests {
         Cold::Frame {
             peer,
             frame: Bytes::new(),
+            asked: Asked {
+                code: 11,
+                since_us: 0,
+            },
         }
     }
 

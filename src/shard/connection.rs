@@ -2,6 +2,7 @@
 
 use crate::ids::ConnectionId;
 use crate::io::Socket;
+use crate::limits::{CONNECTION_OUT_PAUSE_BYTES, OUT_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -15,11 +16,19 @@ pub struct Connection {
     pub peer: SocketAddr,
     /// Start of a frame whose rest has not arrived.
     pub partial: BytesMut,
+    /// Bytes that arrived while the connection was paused, not looked at yet.
+    pub unread: BytesMut,
+    /// Has more to send than it reads: its requests wait.
+    pub paused: bool,
+    /// A multishot receive is in flight.
+    pub receiving: bool,
     /// Bytes in order, waiting for the send in flight.
     pub queue: VecDeque<Bytes>,
     /// Bytes in `queue` and in flight.
     pub out_bytes: usize,
     pub sending: bool,
+    /// Since when, in monotonic microseconds, if so.
+    pub sending_since_us: u64,
     /// Is in the list of connections to send on in this turn.
     pub dirty: bool,
     /// A close was submitted; nothing is sent or handled any more.
@@ -28,12 +37,25 @@ pub struct Connection {
     pub active_us: u64,
 }
 
+impl Connection {
+    /// Since when it has taken nothing of what is sent to it; `None`: nothing is.
+    pub fn stuck_since_us(&self) -> Option<u64> {
+        self.sending.then_some(self.sending_since_us)
+    }
+
+    /// Since when nothing has happened: no byte in or out, or none taken.
+    pub fn silent_since_us(&self) -> u64 {
+        let stuck_since_us = self.stuck_since_us().unwrap_or(self.active_us);
+        stuck_since_us.min(self.active_us)
+    }
+}
+
 /// All connections of a shard.
 #[derive(Debug, Default)]
 pub struct Connections {
     slots: Slab<Connection>,
     next_generation: u32,
-    /// Sum of the unfinished frames.
+    /// Sum of the unfinished frames and of what paused connections have not looked at.
     pub partial_bytes: usize,
     /// Sum of the bytes queued or in flight.
     pub out_bytes: usize,
@@ -56,9 +78,13 @@ impl Connections {
             socket,
             peer,
             partial: BytesMut::new(),
+            unread: BytesMut::new(),
+            paused: false,
+            receiving: false,
             queue: VecDeque::new(),
             out_bytes: 0,
             sending: false,
+            sending_since_us: 0,
             dirty: false,
             closing: false,
             active_us: now_us,
@@ -67,10 +93,22 @@ impl Connections {
         ConnectionId { index, generation }
     }
 
+    /// Bytes that may wait for a connection before it is not read from any more: the fewer, the more wait for all.
+    pub fn out_limit(&self) -> usize {
+        let left = OUT_BYTES_MAX.saturating_sub(self.out_bytes);
+        CONNECTION_OUT_PAUSE_BYTES.min(left / 8)
+    }
+
     /// The connection, unless its slot belongs to another one by now.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.slots
             .get_mut(id.index as usize)
+            .filter(|c| c.generation == id.generation)
+    }
+
+    pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.slots
+            .get(id.index as usize)
             .filter(|c| c.generation == id.generation)
     }
 
@@ -83,7 +121,7 @@ impl Connections {
     pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         self.get_mut(id)?;
         let connection = self.slots.remove(id.index as usize);
-        self.partial_bytes -= connection.partial.len();
+        self.partial_bytes -= connection.partial.len() + connection.unread.len();
         self.out_bytes -= connection.out_bytes;
         Some(connection)
     }
@@ -118,6 +156,31 @@ mod tests {
             connections.get_mut(second).map(|c| c.socket),
             Some(Socket(2))
         );
+    }
+
+    /// However many connections don't read, what waits for all of them stays below the limit.
+    #[test]
+    fn the_more_waits_for_all_the_less_waits_for_one() {
+        let mut connections = Connections::default();
+        assert_eq!(connections.out_limit(), CONNECTION_OUT_PAUSE_BYTES);
+        for _ in 0..20_000 {
+            connections.out_bytes += connections.out_limit();
+        }
+        assert!(connections.out_bytes <= OUT_BYTES_MAX);
+        assert!(connections.out_bytes > OUT_BYTES_MAX / 10 * 9);
+        connections.out_bytes = OUT_BYTES_MAX + 1;
+        assert_eq!(connections.out_limit(), 0);
+    }
+
+    #[test]
+    fn a_send_that_is_not_taken_counts_as_silence() {
+        let mut connections = Connections::default();
+        let id = connections.insert(Socket(1), ([127, 0, 0, 1], 1).into(), 10);
+        let connection = connections.get_mut(id).expect("just inserted");
+        connection.active_us = 50;
+        assert_eq!(connection.silent_since_us(), 50);
+        (connection.sending, connection.sending_since_us) = (true, 20);
+        assert_eq!(connection.silent_since_us(), 20, "it still sends");
     }
 
     #[test]

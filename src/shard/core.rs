@@ -1,47 +1,30 @@
 //! What a shard does without its ring: requests, answers, closes, effects.
 
-use super::acks::PendingAck;
-use super::cold::{Cold, ColdError};
+use super::cold::Cold;
 use super::{Core, Phase};
-use crate::broker::{self, Addressed, Context, Outcome, Peer, handler};
+use crate::broker::{self, Context};
 use crate::control::mail::FromShard;
 use crate::ids::ConnectionId;
 use crate::io::Socket;
 use crate::limits::{
-    CONNECTION_IDLE_SECONDS, CONNECTION_OUT_BYTES_MAX, CONNECTIONS_MAX, OUT_BYTES_MAX,
-    PARTIAL_FRAMES_BYTES_MAX,
+    CONNECTION_OUT_BYTES_MAX, CONNECTION_OUT_RESUME_BYTES, OUT_BYTES_MAX, STUCK_US,
 };
 use crate::protocol::bodies::TopicConfig;
 use crate::protocol::codes::{RequestCode, ResponseCode};
-use crate::protocol::command::{Command, Encoding};
-use crate::protocol::frame::{self, Frame, Split};
+use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
-use crate::storage::{Arrival, FetchDone, Fetched, Missing};
-use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
+use crate::stats::CloseReason;
+use crate::stats::slow::Hops;
+use crate::storage::{Arrival, Fetched};
+use bytes::Bytes;
 use std::net::SocketAddr;
-
-/// Unfinished frames keep their memory up to this size when done.
-const PARTIAL_KEEP_BYTES: usize = 64 * 1024;
-const IDLE_US: u64 = CONNECTION_IDLE_SECONDS * 1_000_000;
-
-/// A context of the broker over this core's fields; a macro, since a method would borrow all of `self`.
-macro_rules! context {
-    ($core:ident, $fetched:expr, $first_run:expr) => {
-        &mut Context {
-            store: &mut $core.store,
-            now: $core.now,
-            fetched: $fetched,
-            first_run: $first_run,
-            effects: &mut $core.effects,
-            counters: &mut $core.counters,
-        }
-    };
-}
 
 impl Core {
     /// The next instant at which something is due, in monotonic microseconds.
     pub(super) fn next_deadline(&self) -> Option<u64> {
+        if !self.resumed.is_empty() {
+            return Some(0);
+        }
         if !self.unsent.is_empty() {
             return Some(self.now.monotonic_us + 1_000);
         }
@@ -61,312 +44,15 @@ impl Core {
     }
 
     pub(super) fn admit(&mut self, socket: Socket, peer: SocketAddr) -> Option<ConnectionId> {
-        if self.phase != Phase::Serving || self.connections.len() >= CONNECTIONS_MAX {
+        if self.phase != Phase::Serving || self.connections.len() >= self.connections_max {
             self.counters.connections_refused += 1;
             return None;
         }
         self.counters.connections_accepted += 1;
         self.counters.connections_now += 1;
         self.idle_scan_us
-            .get_or_insert(self.now.monotonic_us + IDLE_US);
+            .get_or_insert(self.now.monotonic_us + self.idle_us);
         Some(self.connections.insert(socket, peer, self.now.monotonic_us))
-    }
-
-    /// Bytes of a connection, in order: whole frames are handled in place, the rest is kept.
-    pub(super) fn on_bytes(&mut self, id: ConnectionId, bytes: &[u8]) {
-        let now_us = self.now.monotonic_us;
-        let Some(connection) = self.connections.open_mut(id) else {
-            return;
-        };
-        connection.active_us = now_us;
-        self.counters.bytes_received += bytes.len() as u64;
-        let mut rest = bytes;
-        if !connection.partial.is_empty() {
-            match self.finish_partial(id, rest) {
-                Some(after) => rest = after,
-                None => return,
-            }
-        }
-        while !rest.is_empty() {
-            match frame::split(rest) {
-                Ok(Split::Frame(frame)) => {
-                    rest = &rest[frame.bytes..];
-                    if !self.on_frame(id, &frame) {
-                        return;
-                    }
-                }
-                Ok(Split::Incomplete { total }) => {
-                    self.keep_partial(id, rest, total);
-                    return;
-                }
-                Err(error) => {
-                    self.malformed(id, &error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Adds to an unfinished frame and handles it when whole. Returns the bytes behind it, `None` when there are
-    /// none or the connection is done for.
-    fn finish_partial<'b>(&mut self, id: ConnectionId, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        let connection = self.connections.open_mut(id)?;
-        let mut partial = std::mem::take(&mut connection.partial);
-        self.connections.partial_bytes -= partial.len();
-        let mut rest = bytes;
-        loop {
-            match frame::split(&partial) {
-                Ok(Split::Frame(frame)) => {
-                    assert_eq!(
-                        frame.bytes,
-                        partial.len(),
-                        "only one frame's bytes were added"
-                    );
-                    let alive = self.on_frame(id, &frame);
-                    partial.clear();
-                    self.keep_memory(id, partial);
-                    return alive.then_some(rest);
-                }
-                Ok(Split::Incomplete { total }) => {
-                    // Before the length is known, its 8 bytes are completed first.
-                    let wanted = total.unwrap_or(8).max(8) - partial.len();
-                    let taken = wanted.min(rest.len());
-                    if taken == 0 {
-                        self.put_partial(id, partial);
-                        return None;
-                    }
-                    partial.extend_from_slice(&rest[..taken]);
-                    rest = &rest[taken..];
-                }
-                Err(error) => {
-                    self.malformed(id, &error);
-                    return None;
-                }
-            }
-        }
-    }
-
-    fn keep_partial(&mut self, id: ConnectionId, rest: &[u8], total: Option<usize>) {
-        let Some(connection) = self.connections.open_mut(id) else {
-            return;
-        };
-        let mut partial = std::mem::take(&mut connection.partial);
-        // A claimed length reserves nothing beyond what one receive brings: memory follows bytes.
-        partial.reserve(total.unwrap_or(8).min(2 * rest.len() + 256));
-        partial.extend_from_slice(rest);
-        self.put_partial(id, partial);
-    }
-
-    fn put_partial(&mut self, id: ConnectionId, partial: BytesMut) {
-        let bytes = partial.len();
-        if self.connections.partial_bytes + bytes > PARTIAL_FRAMES_BYTES_MAX {
-            self.close(id, "too many bytes of unfinished frames on this shard");
-            return;
-        }
-        if let Some(connection) = self.connections.open_mut(id) {
-            connection.partial = partial;
-            self.connections.partial_bytes += bytes;
-        }
-    }
-
-    fn keep_memory(&mut self, id: ConnectionId, partial: BytesMut) {
-        if partial.capacity() <= PARTIAL_KEEP_BYTES
-            && let Some(connection) = self.connections.open_mut(id)
-        {
-            connection.partial = partial;
-        }
-    }
-
-    fn malformed(&mut self, id: ConnectionId, error: &dyn std::fmt::Display) {
-        self.counters.frames_malformed += 1;
-        if let Some(connection) = self.connections.open_mut(id) {
-            tracing::warn!(shard = %self.id, peer = %connection.peer, %error, "malformed frame, connection closed");
-        }
-        self.close(id, "malformed frame");
-    }
-
-    /// Handles one frame. False: the connection is done for.
-    fn on_frame(&mut self, id: ConnectionId, frame: &Frame<'_>) -> bool {
-        self.counters.frames_received += 1;
-        let Some(connection) = self.connections.open_mut(id) else {
-            return false;
-        };
-        let peer = Peer {
-            connection: id,
-            address: connection.peer,
-        };
-        self.run_frame(peer, frame, &Fetched::default(), 0)
-    }
-
-    /// Runs a request, for the first time or again with what was read for it.
-    fn run_frame(&mut self, peer: Peer, frame: &Frame<'_>, fetched: &Fetched, steps: u32) -> bool {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let decoded = Command::decode(frame, &mut scratch);
-        let command = match decoded {
-            Ok(command) => command,
-            Err(error) => {
-                self.malformed(peer.connection, &error);
-                return false;
-            }
-        };
-        let (opaque, encoding, one_way) = (command.opaque, command.encoding, command.is_one_way());
-        let outcome = handler::handle(
-            &mut self.broker,
-            &command,
-            peer,
-            context!(self, fetched, steps == 0),
-        );
-        self.scratch = scratch;
-        let cold = |fetched: &Frame<'_>| Cold::Frame {
-            peer,
-            frame: whole_frame(fetched),
-        };
-        match outcome {
-            Outcome::Nothing | Outcome::Held => {}
-            Outcome::Reply(_) if one_way => {}
-            Outcome::Reply(response) => self.reply(peer.connection, opaque, encoding, response),
-            Outcome::Append(_) if one_way => {}
-            Outcome::Append(ack) => {
-                let since_us = self.now.monotonic_us;
-                self.acks.push(PendingAck {
-                    connection: peer.connection,
-                    opaque,
-                    encoding,
-                    ack,
-                    since_us,
-                });
-            }
-            Outcome::Read(missing) => self.read(
-                peer.connection,
-                opaque,
-                encoding,
-                cold(frame),
-                steps,
-                missing,
-            ),
-            Outcome::AwaitRegistration(_) if one_way => {}
-            Outcome::AwaitRegistration(response) => {
-                let sequence = self.registration_sequence + 1;
-                let connection = peer.connection;
-                self.registrations.push_back((
-                    sequence,
-                    Addressed {
-                        connection,
-                        opaque,
-                        encoding,
-                        response,
-                    },
-                ));
-            }
-        }
-        true
-    }
-
-    /// Parks a request until its bytes are there.
-    fn read(
-        &mut self,
-        id: ConnectionId,
-        opaque: i32,
-        encoding: Encoding,
-        cold: Cold,
-        steps: u32,
-        missing: SmallVec<[Missing; 4]>,
-    ) {
-        match self.cold.insert(cold, steps) {
-            Ok(key) => self.fetches_wanted.push((key, missing, Fetched::default())),
-            Err(error) => {
-                let code = match error {
-                    ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
-                    ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
-                };
-                self.reply(
-                    id,
-                    opaque,
-                    encoding,
-                    Response::error(code, error.to_string()),
-                );
-            }
-        }
-    }
-
-    /// Bytes are there: their request runs again.
-    pub(super) fn on_fetched(&mut self, done: FetchDone) {
-        let Some((cold, steps)) = self.cold.take(done.key) else {
-            return;
-        };
-        match done.result {
-            Ok(fetched) => self.run_again(cold, fetched, steps),
-            Err(reason) => self.read_failed(cold, &reason),
-        }
-    }
-
-    fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
-        match cold {
-            Cold::Frame { peer, frame } => {
-                if self.connections.open_mut(peer.connection).is_none() {
-                    return;
-                }
-                if let Ok(Split::Frame(whole)) = frame::split(&frame) {
-                    self.with_fetched(fetched, |core, fetched| {
-                        core.run_frame(peer, &whole, fetched, steps);
-                    });
-                }
-            }
-            Cold::Pull(request) => {
-                if self.connections.open_mut(request.connection).is_some() {
-                    self.with_fetched(fetched, |core, fetched| {
-                        core.resume_pull(*request, fetched, steps)
-                    });
-                }
-            }
-        }
-    }
-
-    /// Runs with what was read; a further read of the same request goes on with it.
-    fn with_fetched(&mut self, fetched: Fetched, run: impl FnOnce(&mut Self, &Fetched)) {
-        let wanted_before = self.fetches_wanted.len();
-        run(self, &fetched);
-        if self.fetches_wanted.len() > wanted_before
-            && let Some(last) = self.fetches_wanted.last_mut()
-        {
-            last.2 = fetched;
-        }
-    }
-
-    fn resume_pull(&mut self, request: broker::pull::PullRequest, fetched: &Fetched, steps: u32) {
-        let (id, opaque, encoding) = (request.connection, request.opaque, request.encoding);
-        let cold = Cold::Pull(Box::new(request.clone()));
-        match broker::pull::resume(&mut self.broker, request, context!(self, fetched, false)) {
-            Outcome::Reply(response) => self.reply(id, opaque, encoding, response),
-            Outcome::Read(missing) => self.read(id, opaque, encoding, cold, steps, missing),
-            Outcome::Held | Outcome::Nothing => {}
-            other @ (Outcome::Append(_) | Outcome::AwaitRegistration(_)) => {
-                panic!("a pull ended in {other:?}")
-            }
-        }
-    }
-
-    fn read_failed(&mut self, cold: Cold, reason: &str) {
-        tracing::error!(shard = %self.id, reason, "a read for a request failed");
-        let (id, opaque, encoding) = match &cold {
-            Cold::Pull(request) => (request.connection, request.opaque, request.encoding),
-            Cold::Frame { peer, frame } => {
-                let Ok(Split::Frame(whole)) = frame::split(frame) else {
-                    return;
-                };
-                let mut scratch = std::mem::take(&mut self.scratch);
-                let head = Command::decode(&whole, &mut scratch).map(|c| (c.opaque, c.encoding));
-                self.scratch = scratch;
-                let Ok((opaque, encoding)) = head else { return };
-                (peer.connection, opaque, encoding)
-            }
-        };
-        self.reply(
-            id,
-            opaque,
-            encoding,
-            Response::error(ResponseCode::SYSTEM_ERROR, reason.to_owned()),
-        );
     }
 
     pub(super) fn reply(
@@ -383,12 +69,16 @@ impl Core {
     /// Messages became visible: acknowledges their sends, wakes the holds of their queues.
     pub(super) fn deliver(&mut self, arrivals: &mut Vec<Arrival>) {
         self.store.take_arrivals(arrivals);
+        let has_arrived = !arrivals.is_empty();
         for arrival in arrivals.drain(..) {
             self.broker
                 .on_arrival(arrival, context!(self, &Fetched::default(), true));
         }
         let (written, visible) = (self.store.written(), self.store.visible());
+        self.has_delivered |= has_arrived;
         while let Some(pending) = self.acks.pop(written, visible) {
+            self.has_delivered = true;
+            self.count_answer(pending.asked, ResponseCode::SUCCESS);
             let (id, opaque, encoding, response) = pending.accepted();
             self.reply(id, opaque, encoding, response);
         }
@@ -401,6 +91,7 @@ impl Core {
         let reason = self.store.failure().unwrap_or_default().to_owned();
         while let Some(pending) = self.acks.pop_any() {
             self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::SERVICE_NOT_AVAILABLE);
             let (id, opaque, encoding, response) = pending.failed(&reason);
             self.reply(id, opaque, encoding, response);
         }
@@ -414,6 +105,8 @@ impl Core {
                 .expire(context!(self, &Fetched::default(), true));
         }
         while let Some(pending) = self.acks.pop_late(now_us) {
+            self.counters.sends_refused += 1;
+            self.count_answer(pending.asked, ResponseCode::FLUSH_DISK_TIMEOUT);
             let (id, opaque, encoding, response) = pending.late();
             self.reply(id, opaque, encoding, response);
         }
@@ -424,27 +117,45 @@ impl Core {
 
     /// Looks at all connections, then not again before the longest silence can have become too long.
     fn close_silent(&mut self, now_us: u64) {
+        let idle_us = self.idle_us;
+        self.close_stuck(idle_us);
         let silent: Vec<ConnectionId> = self
             .connections
             .iter()
-            .filter(|(_, c)| c.active_us + IDLE_US <= now_us)
+            .filter(|(_, c)| !c.sending && c.active_us + idle_us <= now_us)
             .map(|(id, _)| id)
             .collect();
         for id in silent {
-            self.close(id, "idle for 120 s");
+            self.close(id, CloseReason::Silent);
         }
         let oldest = self
             .connections
             .iter()
-            .map(|(_, c)| c.active_us)
-            .filter(|us| us + IDLE_US > now_us)
+            .map(|(_, c)| c.silent_since_us())
+            .filter(|us| us + idle_us > now_us)
             .min();
-        self.idle_scan_us = oldest.map(|us| us + IDLE_US);
+        self.idle_scan_us = oldest.map(|us| us + idle_us);
+    }
+
+    /// Closes the connections that have taken nothing of a send for so long.
+    fn close_stuck(&mut self, for_us: u64) {
+        let now_us = self.now.monotonic_us;
+        let is_stuck = |since_us: u64| since_us + for_us <= now_us;
+        let stuck: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| !c.closing && c.stuck_since_us().is_some_and(is_stuck))
+            .map(|(id, _)| id)
+            .collect();
+        for id in stuck {
+            self.close_slow(id);
+        }
     }
 
     pub(super) fn on_sent(&mut self, id: ConnectionId, bytes: usize, mut segments: Vec<Bytes>) {
         self.counters.bytes_sent += bytes as u64;
         let now_us = self.now.monotonic_us;
+        self.counters.tables.slow.on_sent(id, now_us);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.sending = false;
             connection.active_us = now_us;
@@ -452,12 +163,41 @@ impl Core {
             put_back_unsent(&mut connection.queue, &mut segments, bytes);
             let more = !connection.queue.is_empty() && !connection.dirty && !connection.closing;
             connection.dirty |= more;
+            let (is_paused, waiting) = (connection.paused, connection.out_bytes);
             self.connections.out_bytes -= bytes;
+            let enough = CONNECTION_OUT_RESUME_BYTES.min(self.connections.out_limit() / 4);
+            if is_paused && waiting <= enough {
+                self.resumed.push(id);
+            }
             if more {
                 self.outgoing.dirty.push(id);
             }
         }
         self.outgoing.recycle(segments);
+    }
+
+    /// The replies of this turn were handed over, all at this instant (monotonic microseconds).
+    pub(super) fn end_turn(&mut self, end_us: u64) {
+        let (written_us, visible_us) = self.store.visible_since();
+        let hops = Hops {
+            written_us,
+            visible_us,
+            queued_us: end_us,
+        };
+        let times = &mut self.counters.tables.times;
+        if std::mem::take(&mut self.has_delivered) {
+            let micros = end_us.saturating_sub(visible_us);
+            times.visible_to_reply.record(micros);
+        }
+        times
+            .turn
+            .record(end_us.saturating_sub(self.now.monotonic_us));
+        let connections = &mut self.connections;
+        self.counters.replies_queued(hops, |id| {
+            let connection = connections.open_mut(id);
+            // What doesn't leave with the send in flight leaves with the one after it.
+            connection.map_or(0, |c| 1 + u8::from(!c.queue.is_empty()))
+        });
     }
 
     pub(super) fn outgoing_is_empty(&self) -> bool {
@@ -467,7 +207,7 @@ impl Core {
     }
 
     /// Closes the connection at the end of this turn.
-    pub(super) fn close(&mut self, id: ConnectionId, reason: &'static str) {
+    pub(super) fn close(&mut self, id: ConnectionId, reason: CloseReason) {
         if self.connections.open_mut(id).is_some() {
             self.closing.push((id, reason));
         }
@@ -476,17 +216,19 @@ impl Core {
     pub(super) fn close_all(&mut self) {
         let ids: Vec<ConnectionId> = self.connections.ids().collect();
         for id in ids {
-            self.close(id, "the broker stops");
+            self.close(id, CloseReason::Stop);
         }
     }
 
     /// Marks the connection and drops all that was held for it; its socket is to be closed.
-    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: &'static str) -> Option<Socket> {
+    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Socket> {
         let connection = self.connections.open_mut(id)?;
         connection.closing = true;
         connection.queue.clear();
         let (socket, peer) = (connection.socket, connection.peer);
-        tracing::debug!(shard = %self.id, %peer, reason, "connection closed");
+        tracing::debug!(shard = %self.id, %peer, %reason, "connection closed");
+        self.counters.count_close(reason);
+        self.counters.tables.slow.on_closed(id);
         self.broker
             .on_closed(id, context!(self, &Fetched::default(), true));
         Some(socket)
@@ -507,9 +249,10 @@ impl Core {
         while self
             .registrations
             .front()
-            .is_some_and(|(wanted, _)| *wanted <= sequence)
+            .is_some_and(|(wanted, ..)| *wanted <= sequence)
         {
-            if let Some((_, addressed)) = self.registrations.pop_front() {
+            if let Some((_, addressed, asked)) = self.registrations.pop_front() {
+                self.count_answer(asked, addressed.response.code);
                 self.reply(
                     addressed.connection,
                     addressed.opaque,
@@ -599,10 +342,15 @@ impl Core {
         }
     }
 
-    /// A client that does not read its replies pays with its connection, not with the shard's memory.
+    /// A client that reads slowly is not read from; one that makes the shard hold too much for it even so pays with
+    /// its connection.
     fn close_slow_readers(&mut self) {
         self.outgoing.split(&mut self.connections);
         let total = self.connections.out_bytes;
+        if total > OUT_BYTES_MAX && self.now.monotonic_us >= self.stuck_scan_us {
+            self.stuck_scan_us = self.now.monotonic_us + STUCK_US / 10;
+            self.close_stuck(STUCK_US);
+        }
         for index in 0..self.outgoing.dirty.len() {
             let id = self.outgoing.dirty[index];
             let Some(connection) = self.connections.open_mut(id) else {
@@ -611,12 +359,21 @@ impl Core {
             let over = connection.out_bytes > CONNECTION_OUT_BYTES_MAX
                 || total > OUT_BYTES_MAX && connection.out_bytes > OUT_BYTES_MAX / 64;
             if over {
-                tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
-                    "the client does not read its replies, connection closed");
-                self.counters.slow_readers_closed += 1;
-                self.close(id, "does not read its replies");
+                self.close_slow(id);
+            } else {
+                self.pause_if_over(id);
             }
         }
+    }
+
+    fn close_slow(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.open_mut(id) else {
+            return;
+        };
+        tracing::warn!(shard = %self.id, peer = %connection.peer, bytes = connection.out_bytes,
+            "the client does not read its replies, connection closed");
+        self.counters.slow_readers_closed += 1;
+        self.close(id, CloseReason::DoesNotRead);
     }
 }
 
@@ -641,19 +398,6 @@ fn put_back_unsent(
     }
 }
 
-/// The frame's bytes, copied, for a request that runs again later.
-fn whole_frame(frame: &Frame<'_>) -> Bytes {
-    let mut whole = BytesMut::with_capacity(frame.bytes);
-    let length = 4 + frame.header.len() + frame.body.len();
-    whole.extend_from_slice(&(length as u32).to_be_bytes());
-    whole.extend_from_slice(
-        &(((frame.encoding as u32) << 24) | frame.header.len() as u32).to_be_bytes(),
-    );
-    whole.extend_from_slice(frame.header);
-    whole.extend_from_slice(frame.body);
-    whole.freeze()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -676,16 +420,5 @@ mod tests {
                 "after {sent} bytes"
             );
         }
-    }
-
-    #[test]
-    fn a_kept_frame_is_the_same_frame() {
-        let frame = Frame {
-            encoding: Encoding::Json,
-            header: b"{\"code\":1}",
-            body: b"xyz",
-            bytes: 21,
-        };
-        assert_eq!(frame::split(&whole_frame(&frame)), Ok(Split::Frame(frame)));
     }
 }

@@ -4,12 +4,18 @@ use super::{Phase, Shard, token_kind};
 use crate::control::mail::{FromShard, ToShard};
 use crate::ids::ConnectionId;
 use crate::io::{Completion, DOORBELL, Done, Failed, Io, Op, Socket, Token};
-use crate::limits::SEND_SEGMENTS_MAX;
+use crate::limits::{SEND_BYTES_MAX, SEND_SEGMENTS_MAX};
+use crate::stats::CloseReason;
 use crate::storage;
+use bytes::Bytes;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// Most of what a stop may take before what is left is given up.
 const STOP_US: u64 = 4_500_000;
+
+/// After an accept that failed.
+const ACCEPT_PAUSE_US: u64 = 500_000;
 
 impl<I: Io> Shard<I> {
     /// Turns until the shard has stopped. **Errors**: the ring is broken; nothing can go on.
@@ -30,11 +36,18 @@ impl<I: Io> Shard<I> {
 
     /// One turn. Everything in it sees the same instant.
     pub fn turn(&mut self) -> std::io::Result<()> {
-        let deadline = self.core.next_deadline();
+        let deadlines = [self.core.next_deadline(), self.accept_again_us];
+        let deadline = deadlines.into_iter().flatten().min();
         self.io.wait(deadline, &mut self.completions)?;
         self.core.now = self.io.now();
+        self.core.store.observe(self.core.now.monotonic_us);
         self.core.counters.turns += 1;
+        let is_due = deadline.is_some_and(|at| at <= self.core.now.monotonic_us);
+        self.core.counters.turns_spurious += u64::from(!is_due && self.completions.is_empty());
+        let (now, counters) = (self.core.now, &self.core.counters);
+        self.core.broker.rates.sample(now, counters);
         self.run_completions();
+        self.core.resume_paused();
         self.take_mail();
         self.core.expire();
         self.core
@@ -45,6 +58,7 @@ impl<I: Io> Shard<I> {
         self.send_dirty();
         self.return_buffers();
         self.advance_stop();
+        self.core.end_turn(self.io.measured_us());
         Ok(())
     }
 
@@ -52,6 +66,9 @@ impl<I: Io> Shard<I> {
     fn store_turn(&mut self) {
         self.core.store.seal(self.core.now, &mut self.io);
         self.io.ready(&mut self.completions);
+        if !self.completions.is_empty() {
+            self.core.store.observe(self.io.measured_us());
+        }
         self.run_completions();
         self.core.deliver(&mut self.arrivals);
     }
@@ -112,8 +129,10 @@ impl<I: Io> Shard<I> {
             Ok(other) => panic!("accept completed with {other:?}"),
             Err(failed) => {
                 if self.listening {
-                    tracing::warn!(shard = %self.core.id, error = %failed.error(), "accept ended");
                     self.core.counters.connections_refused += 1;
+                    // Out of files or memory, most likely. The client waits, and trying at once would fail at once.
+                    tracing::warn!(shard = %self.core.id, error = %failed.error(), "no connection can be accepted");
+                    self.accept_again_us = Some(self.core.now.monotonic_us + ACCEPT_PAUSE_US);
                 }
             }
         }
@@ -130,8 +149,13 @@ impl<I: Io> Shard<I> {
     }
 
     fn arm_accept(&mut self) {
+        let now_us = self.core.now.monotonic_us;
+        if self.accept_again_us.is_some_and(|at| at > now_us) {
+            return;
+        }
         if self.listening && !self.accept_armed {
             self.accept_armed = true;
+            self.accept_again_us = None;
             self.io.submit(
                 Token::new(token_kind::ACCEPT, 0, 0),
                 Op::Accept {
@@ -142,7 +166,9 @@ impl<I: Io> Shard<I> {
     }
 
     fn arm_receive(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.core.connections.open_mut(id) {
+        let connection = self.core.connections.open_mut(id);
+        if let Some(connection) = connection.filter(|c| !c.paused && !c.receiving) {
+            connection.receiving = true;
             let token = Token::new(token_kind::RECEIVE, id.index, id.generation);
             self.io.submit(
                 token,
@@ -154,6 +180,9 @@ impl<I: Io> Shard<I> {
     }
 
     fn on_received(&mut self, id: ConnectionId, result: Result<Done, Failed>, more: bool) {
+        if !more && let Some(connection) = self.core.connections.get_mut(id) {
+            connection.receiving = false;
+        }
         match result {
             Ok(Done::Received { buffer, bytes }) => {
                 self.lent.push(buffer);
@@ -162,10 +191,15 @@ impl<I: Io> Shard<I> {
                     self.arm_receive(id);
                 }
             }
-            Ok(Done::ReceiveEnded) => self.core.close(id, "closed by the client"),
+            Ok(Done::ReceiveEnded) => self.core.close(id, CloseReason::Client),
             Ok(other) => panic!("receive completed with {other:?}"),
-            Err(failed) if failed.errno == libc::ENOBUFS => self.starved.push(id),
-            Err(_) => self.core.close(id, "receive failed"),
+            Err(failed) if failed.errno == libc::ENOBUFS => {
+                self.core.counters.receives_starved += 1;
+                self.starved.push(id);
+            }
+            // Stopped, for as long as the connection is paused; a closed one is not armed again.
+            Err(failed) if failed.errno == libc::ECANCELED => self.arm_receive(id),
+            Err(_) => self.core.close(id, CloseReason::ReceiveFailed),
         }
     }
 
@@ -177,7 +211,7 @@ impl<I: Io> Shard<I> {
                 if let Some(connection) = self.core.connections.get_mut(id) {
                     connection.sending = false;
                 }
-                self.core.close(id, "send failed");
+                self.core.close(id, CloseReason::SendFailed);
             }
         }
     }
@@ -195,6 +229,7 @@ impl<I: Io> Shard<I> {
                 ToShard::CreateTopic(topic) => self.core.adopt_topic(topic),
                 ToShard::Registered { sequence } => self.core.on_registered(sequence),
                 ToShard::Stop => self.begin_stop(),
+                ToShard::Ask(ask) => self.core.answer(ask),
             }
         }
     }
@@ -223,6 +258,14 @@ impl<I: Io> Shard<I> {
                 );
             }
         }
+        while let Some(id) = self.core.pausing.pop() {
+            let connection = self.core.connections.open_mut(id);
+            if let Some(connection) = connection.filter(|c| c.paused && c.receiving) {
+                let socket = connection.socket;
+                let token = Token::new(token_kind::RECEIVE, id.index, id.generation);
+                self.io.submit(token, Op::StopReceive { socket });
+            }
+        }
         // Closing a connection notifies the rest of its groups.
         self.core.perform_effects();
     }
@@ -240,9 +283,10 @@ impl<I: Io> Shard<I> {
                 continue;
             }
             connection.sending = true;
+            connection.sending_since_us = self.core.now.monotonic_us;
             let socket = connection.socket;
             let mut segments = self.core.outgoing.segments();
-            let count = connection.queue.len().min(SEND_SEGMENTS_MAX);
+            let count = segments_of_a_send(&connection.queue);
             segments.extend(connection.queue.drain(..count));
             self.io.submit(
                 Token::new(token_kind::SEND, id.index, id.generation),
@@ -256,9 +300,22 @@ impl<I: Io> Shard<I> {
         for buffer in self.lent.drain(..) {
             self.io.release(buffer);
         }
-        for id in std::mem::take(&mut self.starved) {
+        while let Some(id) = self.starved.pop() {
             self.arm_receive(id);
         }
+        let mut resumed = std::mem::take(&mut self.core.resumed);
+        resumed.retain(|id| {
+            let is_paused = self
+                .core
+                .connections
+                .open_mut(*id)
+                .is_some_and(|c| c.paused);
+            if !is_paused {
+                self.arm_receive(*id);
+            }
+            is_paused
+        });
+        self.core.resumed = resumed;
         self.arm_accept();
     }
 
@@ -271,6 +328,7 @@ impl<I: Io> Shard<I> {
             deadline_us: self.core.now.monotonic_us + STOP_US,
         };
         self.listening = false;
+        self.accept_again_us = None;
         self.io.close_listener(self.listener);
         self.core.answer_holds();
         self.core.store.begin_stop(self.core.now, &mut self.io);
@@ -300,5 +358,34 @@ impl<I: Io> Shard<I> {
             let shard = self.core.id;
             self.core.report(FromShard::Stopped { shard });
         }
+    }
+}
+
+/// How many segments go into the next send: one at least.
+fn segments_of_a_send(queue: &VecDeque<Bytes>) -> usize {
+    let (mut count, mut bytes) = (0, 0);
+    for segment in queue.iter().take(SEND_SEGMENTS_MAX) {
+        bytes += segment.len();
+        if count > 0 && bytes > SEND_BYTES_MAX {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_is_bounded_but_goes_on() {
+        let of = |sizes: &[usize]| {
+            let queue = sizes.iter().map(|size| Bytes::from(vec![0; *size]));
+            segments_of_a_send(&queue.collect())
+        };
+        assert_eq!(of(&[3 * SEND_BYTES_MAX, 1]), 1, "one segment is sent whole");
+        assert_eq!(of(&[SEND_BYTES_MAX - 1, 1, 1]), 2);
+        assert_eq!(of(&[1; SEND_SEGMENTS_MAX + 5]), SEND_SEGMENTS_MAX);
     }
 }

@@ -9,14 +9,17 @@ use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
+use crate::control::http::{self, WatchedShards};
 use crate::control::mail::{FromShard, ToShard};
 use crate::control::{
-    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, run as run_control,
+    ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
 };
 use crate::ids::ShardId;
-use crate::io::uring::{Uring, UringConfig};
-use crate::io::{FileSystem, Io};
-use crate::limits::{MAILBOX_SLOTS, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
+use crate::io::uring::{Features, Uring, UringConfig};
+use crate::io::{FileSystem, Io, WriteMode};
+use crate::limits::{
+    CONNECTIONS_MAX, FILES_ENOUGH, FILES_OF_PROCESS, FILES_OF_SHARD, MAILBOX_SLOTS,
+};
 use crate::protocol::command::Scratch;
 use crate::stats::Counters;
 use crate::storage::{FlushMode, Store, StoreConfig};
@@ -24,6 +27,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
 /// What one shard is made from.
@@ -35,6 +39,9 @@ struct Plan {
     broker: BrokerConfig,
     store: StoreConfig,
     uring: UringConfig,
+    /// Silence after which a connection is closed.
+    idle_us: u64,
+    connections_max: usize,
 }
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
@@ -59,7 +66,8 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             auto_create_groups: config.bool("autoCreateSubscriptionGroup"),
             default_topic_queue_nums: config.topic_queues(),
             message_bytes_max: config.integer("maxMessageSize") as u32,
-            region: "DefaultRegion".to_owned(),
+            // Part of the answers to all sends, and there as long as the process.
+            region: config.text("regionId").to_owned().leak(),
             trace_on: config.bool("traceOn"),
             trace_topic_enable: config.bool("traceTopicEnable"),
             long_polling: config.bool("longPollingEnable"),
@@ -81,11 +89,16 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             root: root.clone(),
         },
         uring: UringConfig {
-            receive_buffers: RECEIVE_BUFFERS,
-            receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             write_mode: config.write_mode(),
-            store: config.commit_log(shard),
+            busy_poll_us: config.integer("busyPollMicros") as u64,
+            features: match config.text("ringFeatures") {
+                "plain" => Features::LEAST,
+                _ => Features::BEST,
+            },
+            ..UringConfig::new(config.commit_log(shard))
         },
+        idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
+        connections_max: CONNECTIONS_MAX,
     }
 }
 
@@ -101,49 +114,16 @@ pub fn run(config: &Config) -> Result<(), String> {
         .for_each(|warning| tracing::warn!("{warning}"));
     let signals =
         crate::control::catch_signals().map_err(|e| format!("signals can't be handled: {e}"))?;
-    raise_file_limit();
+    let connections_max = raise_file_limit(config.shards)?;
     let name_server = if config.embedded_namesrv {
         Some(open_name_server(config)?)
     } else {
         None
     };
+    let watched = watched_shards(config);
+    start_metrics(config, &watched)?;
     let (report, mail) = mpsc::channel(MAILBOX_SLOTS);
-    let allowed = core_affinity::get_core_ids().unwrap_or_default();
-    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
-    let mut shards = Vec::new();
-    let mut threads = Vec::new();
-    for shard in 0..config.shards {
-        let core = config.core(shard, &allowed);
-        if core.is_none() && !config.cores.is_empty() {
-            tracing::warn!(
-                shard,
-                "not pinned: its processor (cores) is none that this process may use"
-            );
-        }
-        let core = core.map(|id| core_affinity::CoreId { id });
-        let plan = plan(config, shard, core);
-        let identity = ShardIdentity {
-            shard: plan.id,
-            cluster: plan.broker.cluster_name.clone(),
-            broker_name: plan.broker.broker_name.clone(),
-            broker_id: plan.broker.broker_id,
-            address: plan.broker.address.to_string(),
-            ha_address: SocketAddr::new(plan.broker.address.ip(), plan.broker.address.port() + 1)
-                .to_string(),
-        };
-        let (started, start) = channel();
-        let report = report.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("ringmq-shard-{shard}"))
-            .spawn(move || shard_thread(&plan, report, &started))
-            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
-        threads.push(thread);
-        let sender = start
-            .recv()
-            .map_err(|_| format!("shard {shard} ended while it started"))??;
-        let send = move |mail| sender.try_send(mail);
-        shards.push((identity, Box::new(send) as crate::control::ToShardSender));
-    }
+    let (shards, threads) = start_shards(config, connections_max, &report, &watched)?;
     drop(report);
     announce(config);
     let control = ControlConfig {
@@ -165,6 +145,107 @@ pub fn run(config: &Config) -> Result<(), String> {
     match reason {
         ExitReason::Stopped => Ok(()),
         ExitReason::Failed(reason) => Err(reason),
+    }
+}
+
+type Started = (Vec<(ShardIdentity, ToShardSender)>, Vec<JoinHandle<()>>);
+
+/// Starts one thread per shard, all at once, and waits until every one serves. Where one can't, the others close
+/// their stores again. **Errors**: the first reason.
+fn start_shards(
+    config: &Config,
+    connections_max: usize,
+    report: &mpsc::Sender<FromShard>,
+    watched: &WatchedShards,
+) -> Result<Started, String> {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
+    let (mut starting, mut threads) = (Vec::new(), Vec::new());
+    for shard in 0..config.shards {
+        let core = config.core(shard, &allowed);
+        if core.is_none() && !config.cores.is_empty() {
+            tracing::warn!(
+                shard,
+                "not pinned: its processor (cores) is none that this process may use"
+            );
+        }
+        let core = core.map(|id| core_affinity::CoreId { id });
+        let plan = Plan {
+            connections_max,
+            ..plan(config, shard, core)
+        };
+        let identity = identity(&plan);
+        let (started, start) = channel();
+        let report = report.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("ringmq-shard-{shard}"))
+            .spawn(move || shard_thread(&plan, report, &started))
+            .map_err(|e| format!("a shard's thread can't be started: {e}"))?;
+        threads.push(thread);
+        starting.push((identity, start));
+    }
+    let (mut shards, mut failed) = (Vec::new(), None);
+    for (identity, start) in starting {
+        let shard = identity.shard;
+        let ended = || format!("shard {shard} ended while it started");
+        match start.recv().unwrap_or_else(|_| Err(ended())) {
+            Ok(sender) => {
+                let watching = sender.clone();
+                watched.started(&identity, Box::new(move |mail| watching.try_send(mail)));
+                let send = move |mail| sender.try_send(mail);
+                shards.push((identity, Box::new(send) as ToShardSender));
+            }
+            Err(reason) => failed = failed.or(Some(reason)),
+        }
+    }
+    let Some(reason) = failed else {
+        return Ok((shards, threads));
+    };
+    for (_, send) in &mut shards {
+        // A mailbox that nobody has written to has room.
+        let _ = send(ToShard::Stop);
+    }
+    for thread in threads {
+        // One that panicked has said so; the first reason is what counts.
+        let _ = thread.join();
+    }
+    Err(reason)
+}
+
+fn watched_shards(config: &Config) -> WatchedShards {
+    let plans = (0..config.shards).map(|shard| plan(config, shard, None));
+    WatchedShards::new(plans.map(|plan| (identity(&plan), plan.store.root)))
+}
+
+/// Serves metrics from here on, so that a start can be watched. **Errors**: the port that the configuration names is
+/// taken; the usual one may be, by another process of this kind.
+fn start_metrics(config: &Config, watched: &WatchedShards) -> Result<(), String> {
+    let Some(address) = config.metrics else {
+        return Ok(());
+    };
+    match http::open(address) {
+        Ok(listener) => {
+            http::start(listener, watched.clone())?;
+            tracing::info!(%address, "metrics, health and holds are served");
+            Ok(())
+        }
+        Err(reason) if config.metrics_are_wanted => Err(reason),
+        Err(reason) => {
+            tracing::warn!("there are no metrics: {reason}");
+            Ok(())
+        }
+    }
+}
+
+fn identity(plan: &Plan) -> ShardIdentity {
+    let address = plan.broker.address;
+    ShardIdentity {
+        shard: plan.id,
+        cluster: plan.broker.cluster_name.clone(),
+        broker_name: plan.broker.broker_name.clone(),
+        broker_id: plan.broker.broker_id,
+        address: address.to_string(),
+        ha_address: SocketAddr::new(address.ip(), address.port() + 1).to_string(),
     }
 }
 
@@ -206,19 +287,41 @@ fn announce(config: &Config) {
     );
 }
 
-fn raise_file_limit() {
+/// How many clients a shard may have. **Errors**: fewer files than the shards need before the first client comes.
+fn raise_file_limit(shards: u16) -> Result<usize, String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
+    let mut limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
-        tracing::warn!(
-            limit = limit.current,
-            "the limit of open files could not be raised"
-        );
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_ok() {
+        limit = raised;
     }
+    let needed = FILES_OF_PROCESS + FILES_OF_SHARD * u64::from(shards);
+    match limit.current {
+        Some(files) if files < needed => Err(format!(
+            "the limit of open files is {files}, {shards} shards need {needed} and one more for each client: raise it (ulimit -n)"
+        )),
+        Some(files) => {
+            let connections = connections_of_shard(files - needed, shards);
+            if files < FILES_ENOUGH {
+                tracing::warn!(
+                    limit = files,
+                    connections,
+                    "few open files are allowed; further clients of a shard are refused (ulimit -n)"
+                );
+            }
+            Ok(connections)
+        }
+        None => Ok(CONNECTIONS_MAX),
+    }
+}
+
+/// Clients that a shard accepts, so that there are files left for the stores. A quarter is the name server's.
+fn connections_of_shard(files: u64, shards: u16) -> usize {
+    let share = files / 4 * 3 / u64::from(shards);
+    (share as usize).clamp(1, CONNECTIONS_MAX)
 }
 
 /// The whole life of a shard's thread.
@@ -260,6 +363,9 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, S
             .map_err(|e| format!("the folder {} can't be made: {e}", folder.display()))?;
     }
     let io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
+    if io.features() != Features::BEST {
+        tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
+    }
     build_on(plan, io, report)
 }
 
@@ -275,7 +381,7 @@ fn build_on<I: Io>(
     let (store, recovered) =
         Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;
     tracing::info!(
-        shard = %plan.id, store = %root.display(), write_mode = ?io.write_mode(), clean = recovered.clean,
+        shard = %plan.id, core = plan.core.map(|core| core.id), store = %root.display(), write_mode = write_mode(plan, io.write_mode()), clean = recovered.clean,
         segments = recovered.segments, queues = recovered.queues, end = %recovered.end,
         messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
         milliseconds = recovered.milliseconds, "store open"
@@ -309,6 +415,7 @@ fn build_on<I: Io>(
         listener,
         listening: true,
         accept_armed: false,
+        accept_again_us: None,
         mailbox,
         completions: Vec::new(),
         arrivals: Vec::new(),
@@ -318,6 +425,16 @@ fn build_on<I: Io>(
     };
     shard.begin();
     Ok((shard, sender))
+}
+
+/// How the log is written, and why.
+fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
+    match (mode, plan.uring.write_mode.is_some()) {
+        (WriteMode::Inline, true) => "inline (writeMode)",
+        (WriteMode::Ring, true) => "ring (writeMode)",
+        (WriteMode::Inline, false) => "inline (its file system can block)",
+        (WriteMode::Ring, false) => "ring (its file system need not block)",
+    }
 }
 
 fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
@@ -395,10 +512,28 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         registrations: VecDeque::new(),
         registration_sequence: 0,
         closing: Vec::new(),
+        pausing: Vec::new(),
+        resumed: Vec::new(),
         fetches_wanted: Vec::new(),
         unsent: VecDeque::new(),
         report: Box::new(send),
+        connections_max: plan.connections_max,
+        idle_us: plan.idle_us,
+        stuck_scan_us: 0,
         idle_scan_us: None,
+        has_delivered: false,
         next_opaque: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_the_stores() {
+        assert_eq!(connections_of_shard(0, 2), 1);
+        assert_eq!(connections_of_shard(904, 2), 339);
+        assert_eq!(connections_of_shard(1 << 20, 2), CONNECTIONS_MAX);
     }
 }

@@ -10,7 +10,7 @@ pub struct Mailbox<T> {
     queue: Arc<ArrayQueue<T>>,
 }
 
-/// The control thread's end.
+/// The control thread's end, and that of whoever watches.
 #[derive(Debug)]
 pub struct MailSender<T> {
     queue: Arc<ArrayQueue<T>>,
@@ -27,6 +27,15 @@ pub fn mailbox<T>(slots: usize, doorbell: Doorbell) -> (MailSender<T>, Mailbox<T
         },
         Mailbox { queue },
     )
+}
+
+impl<T> Clone for MailSender<T> {
+    fn clone(&self) -> Self {
+        Self {
+            queue: Arc::clone(&self.queue),
+            doorbell: self.doorbell.clone(),
+        }
+    }
 }
 
 impl<T> MailSender<T> {

@@ -27,6 +27,7 @@ use crate::ids::{PhysicalOffset, QueueOffset};
 use crate::io::{Failed, Io, Op, Token};
 use crate::limits::{LOG_WRITE_BYTES_MAX, UNWRITTEN_BYTES_MAX};
 use crate::protocol::message::{BLANK_BYTES, MAGIC_BLANK, NewMessage};
+use crate::stats::LogTimes;
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
 
@@ -43,6 +44,8 @@ struct Part {
 struct Write {
     start: PhysicalOffset,
     end: PhysicalOffset,
+    /// When it was sealed, in monotonic microseconds.
+    sealed_us: u64,
     done: bool,
 }
 
@@ -75,6 +78,7 @@ pub struct CommitLog {
     pub(super) flushed: PhysicalOffset,
     pub(super) flushing: Flushing,
     pub(super) failure: Option<String>,
+    pub(super) times: LogTimes,
     store_timestamp: u64,
 }
 
@@ -104,6 +108,7 @@ impl CommitLog {
             flushed: end,
             flushing: Flushing::default(),
             failure: None,
+            times: LogTimes::default(),
             store_timestamp: start.store_timestamp,
         }
     }
@@ -220,6 +225,7 @@ impl CommitLog {
         let encoded = (chunk.len() - before) as u64;
         assert_eq!(encoded, record_bytes, "announced and encoded size at {at}");
         self.advance_appended(at.advance(record_bytes));
+        self.times.on_appended();
         at
     }
 
@@ -274,14 +280,15 @@ impl CommitLog {
             return;
         }
         self.cut(self.appended);
+        let sealed_us = self.times.on_sealed();
         while let Some(part) = self.sealed.pop_front() {
             tail.push(part.start, part.bytes.clone());
-            self.submit(part, io);
+            self.submit(part, sealed_us, io);
         }
     }
 
     /// One write, or several of a part beyond the largest write.
-    fn submit<I: Io>(&mut self, part: Part, io: &mut I) {
+    fn submit<I: Io>(&mut self, part: Part, sealed_us: u64, io: &mut I) {
         let Part {
             mut start,
             mut bytes,
@@ -297,6 +304,7 @@ impl CommitLog {
             self.writes.queue.push_back(Write {
                 start,
                 end: if bytes.is_empty() { end } else { piece_end },
+                sealed_us,
                 done: false,
             });
             let op = Op::Write {
@@ -340,6 +348,8 @@ impl CommitLog {
                     write.end
                 );
                 self.written = write.end;
+                let flush_in_flight = self.flushing.in_flight();
+                self.times.on_written(write.sealed_us, flush_in_flight);
             }
             self.writes.first += 1;
             self.writes.queue.pop_front();

@@ -99,6 +99,7 @@ impl CommitLog {
                 self.written()
             );
             self.flushed = target;
+            self.times.on_flushed();
         }
     }
 }

@@ -214,6 +214,8 @@ pub struct Arrival {
     pub queue: QueueIndex,
     pub from: QueueOffset,
     pub to: QueueOffset,
+    /// When the first of them was appended, in monotonic microseconds.
+    pub appended_us: u64,
 }
 
 /// A read that the shard asked for by [`Store::fetch`] is done: run the request `key` again.
@@ -351,6 +353,7 @@ impl Store {
                     tags_code: message.tags_code,
                 },
                 store_timestamp: self.log.store_timestamp(),
+                appended_us: now.monotonic_us,
             });
         }
         Appended {

@@ -20,6 +20,8 @@ pub struct Pending {
     pub queue_offset: QueueOffset,
     pub entry: Entry,
     pub store_timestamp: u64,
+    /// In monotonic microseconds.
+    pub appended_us: u64,
 }
 
 /// **Invariants**: `entries_in_memory` is the sum over all queues; `pending` is in log order; indices are never reused.
@@ -193,6 +195,7 @@ impl QueueTable {
                     queue: pending.queue,
                     from: pending.queue_offset,
                     to,
+                    appended_us: pending.appended_us,
                 });
             }
         }
@@ -264,6 +267,7 @@ mod tests {
             queue_offset,
             entry,
             store_timestamp: at,
+            appended_us: at,
         });
     }
 
@@ -278,10 +282,11 @@ mod tests {
         table.dispatch(PhysicalOffset(39));
         let mut arrivals = Vec::new();
         table.take_arrivals(&mut arrivals);
-        let expected = [(a, 0, 2), (b, 0, 1)].map(|(queue, from, to)| Arrival {
+        let expected = [(a, 0, 2, 0), (b, 0, 1, 10)].map(|(queue, from, to, at)| Arrival {
             queue,
             from: QueueOffset(from),
             to: QueueOffset(to),
+            appended_us: at,
         });
         assert_eq!(arrivals, expected);
         arrivals.clear();

@@ -14,7 +14,7 @@
 //! Source of Apache's rules: apache/rocketmq 5.3.3 `CommitLog.recoverNormally`, `recoverAbnormally`,
 //! `checkMessageAndReturnSize`, `ConsumeQueue.recover`, `DefaultMessageStore.load`.
 
-use super::checkpoint::{Checkpoint, Totals};
+use super::checkpoint::{Checkpoint, Marks, Totals};
 use super::derive::Target;
 use super::log_end::first_nonzero;
 use super::queue_recovery::{RecoveringQueue, Taken};
@@ -282,11 +282,17 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         Ok(())
     }
 
+    /// An orderly stop that left no entries: there is nothing to derive, and nothing behind the end to clear.
+    fn ended_without_queues(&self) -> bool {
+        let ended_so = |marks: &Marks| marks.is_clean && marks.totals == Totals::default();
+        self.report.clean && self.checkpoint.marks.as_ref().is_some_and(ended_so)
+    }
+
     fn plan(&mut self) -> Result<Plan, OpenError> {
         let start = self.segments.start();
         let exists = |at: PhysicalOffset| start <= at && at <= self.segments.end();
-        if !self.queues.values().any(RecoveringQueue::has_files) {
-            // New, or somebody removed the queues to have them derived again.
+        if !self.queues.values().any(RecoveringQueue::has_files) && !self.ended_without_queues() {
+            // Somebody removed the queues to have them derived again, or a crash came before the first had a file.
             return Ok(Plan {
                 new_log: None,
                 scan_from: start,

@@ -70,7 +70,6 @@ impl TailCache {
     }
 
     /// First byte in memory.
-    #[cfg(test)]
     pub fn start(&self) -> Option<PhysicalOffset> {
         self.slices.front().map(|slice| slice.start)
     }

@@ -2,11 +2,12 @@
 
 use super::fetch::Places;
 use super::upkeep::Parts;
-use super::{Arrival, FetchDone, Fetched, Missing, Store, tokens};
+use super::{Arrival, FetchDone, Fetched, FlushMode, Missing, Store, tokens};
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
 use crate::io::{Completion, Done, Failed, File, Io, Token};
-use bytes::BytesMut;
+use crate::stats::LogTimes;
+use bytes::{Bytes, BytesMut};
 
 /// What the store expects a completion to be: the operation that the token's kind names.
 fn expect_unit(token: Token, result: Result<Done, Failed>) -> Result<(), Failed> {
@@ -172,6 +173,33 @@ impl Store {
     /// Everything appended below is written (a send with WAIT=false is acknowledged then).
     pub fn written(&self) -> PhysicalOffset {
         self.log.written()
+    }
+
+    /// When the completions that follow were seen, in monotonic microseconds; for measuring alone.
+    pub fn observe(&mut self, now_us: u64) {
+        self.log.times.observe(now_us);
+    }
+
+    pub fn times(&self) -> &LogTimes {
+        &self.log.times
+    }
+
+    /// When the newest visible messages were written, and when they became visible; in monotonic microseconds.
+    pub fn visible_since(&self) -> (u64, u64) {
+        let times = &self.log.times;
+        match self.config.flush {
+            FlushMode::Async { .. } => (times.written_us, times.written_us),
+            FlushMode::Sync => (times.flushed_written_us, times.flushed_us),
+        }
+    }
+
+    /// A record's worth of the oldest bytes in memory, if there are any: everything before them is older.
+    pub fn oldest_in_memory(&self, bytes: u32) -> Option<Bytes> {
+        self.tail.get(self.tail.start()?, bytes)
+    }
+
+    pub fn appended(&self) -> PhysicalOffset {
+        self.log.appended()
     }
 
     pub fn flushed(&self) -> PhysicalOffset {

@@ -67,7 +67,11 @@ fn kind_of(op: &Op) -> Option<OpKind> {
         Op::Prepare { .. } => Some(OpKind::Prepare),
         Op::Replace { .. } => Some(OpKind::Replace),
         Op::Remove { .. } | Op::RemoveDirectory { .. } => Some(OpKind::Remove),
-        Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Close { .. } => None,
+        Op::Accept { .. }
+        | Op::Receive { .. }
+        | Op::StopReceive { .. }
+        | Op::Send { .. }
+        | Op::Close { .. } => None,
     }
 }
 
@@ -260,7 +264,11 @@ impl SimIo {
                 .map(|()| Done::Replaced),
             Op::Remove { path } => self.remove(&path).map(|()| Done::Removed),
             Op::RemoveDirectory { path } => self.remove_directory(&path).map(|()| Done::Removed),
-            Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Close { .. } => {
+            Op::Accept { .. }
+            | Op::Receive { .. }
+            | Op::StopReceive { .. }
+            | Op::Send { .. }
+            | Op::Close { .. } => {
                 unreachable!("sockets are not simulated: {op:?}")
             }
         }

@@ -45,7 +45,23 @@ impl Server {
         Self::start_on(store, flags, name_server, port)
     }
 
+    /// With arguments in front of the flags.
+    pub fn start_with(store: &Path, arguments: &[&str], flags: &[(&str, &str)]) -> Self {
+        let (name_server, port) = free_ports();
+        Self::launch(store, arguments, flags, name_server, port)
+    }
+
     pub fn start_on(store: &Path, flags: &[(&str, &str)], name_server: u16, port: u16) -> Self {
+        Self::launch(store, &[], flags, name_server, port)
+    }
+
+    fn launch(
+        store: &Path,
+        arguments: &[&str],
+        flags: &[(&str, &str)],
+        name_server: u16,
+        port: u16,
+    ) -> Self {
         let log = store.with_extension("log");
         let output = std::fs::File::options()
             .create(true)
@@ -53,6 +69,7 @@ impl Server {
             .open(&log)
             .expect("a log file");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        command.args(arguments);
         command.args([
             "--storePathRootDir",
             &store.to_string_lossy(),
@@ -65,6 +82,9 @@ impl Server {
             "--listenPort",
             &port.to_string(),
         ]);
+        if !flags.iter().any(|(name, _)| *name == "metricsPort") {
+            command.args(["--metricsPort", "0"]);
+        }
         for (name, value) in flags {
             command.arg(format!("--{name}")).arg(value);
         }
@@ -79,13 +99,17 @@ impl Server {
             port,
             log,
         };
-        server.wait_ready();
+        let shards = flags.iter().find(|(name, _)| *name == "shards");
+        let shards: u16 = shards.map_or(1, |(_, count)| count.parse().expect("a number"));
+        for shard in 0..shards {
+            server.wait_ready(port + 10 * shard);
+        }
         server
     }
 
-    fn wait_ready(&mut self) {
+    fn wait_ready(&mut self, port: u16) {
         let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(status) = self.child.try_wait().expect("waits") {
                 panic!(
                     "ringmq ended with {status}: {}",
@@ -105,8 +129,14 @@ impl Server {
     }
 
     /// SIGTERM; the exit code must be 0.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
+        self.stop_by("TERM");
+    }
+
+    /// A signal by its name; the exit code must be 0.
+    pub fn stop_by(mut self, signal: &str) {
         let status = std::process::Command::new("kill")
+            .args(["-s", signal])
             .arg(self.pid().to_string())
             .status()
             .expect("kill runs");
@@ -185,6 +215,11 @@ impl Client {
     }
 
     pub fn send(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> i32 {
+        self.try_send(code, fields, body).expect("sends")
+    }
+
+    /// `None`: the broker is gone.
+    pub fn try_send(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> Option<i32> {
         self.opaque += 1;
         let mut out = BytesMut::new();
         Request {
@@ -196,8 +231,13 @@ impl Client {
             body,
         }
         .encode(&mut out);
-        self.stream.write_all(&out).expect("sends");
-        self.opaque
+        self.stream.write_all(&out).ok()?;
+        Some(self.opaque)
+    }
+
+    pub fn write_timeout(&mut self, timeout: Duration) {
+        let set = self.stream.set_write_timeout(Some(timeout));
+        set.expect("a socket");
     }
 
     pub fn send_raw(&mut self, bytes: &[u8]) {
@@ -271,6 +311,19 @@ impl Client {
         hold_ms: u32,
         tags: &str,
     ) -> i32 {
+        self.try_start_pull(topic, queue_id, offset, hold_ms, tags)
+            .expect("sends")
+    }
+
+    /// `None`: the broker is gone.
+    pub fn try_start_pull(
+        &mut self,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
+        hold_ms: u32,
+        tags: &str,
+    ) -> Option<i32> {
         let (queue, offset, hold) = (
             queue_id.to_string(),
             offset.to_string(),
@@ -289,7 +342,7 @@ impl Client {
             ("subscription", tags),
             ("subVersion", "0"),
         ];
-        self.send(11, &fields, &[])
+        self.try_send(11, &fields, &[])
     }
 
     pub fn pull(
@@ -342,4 +395,19 @@ pub fn send_fields<'a>(
         ("h", "0"),
         ("i", properties),
     ]
+}
+
+/// The body of a batch, as clients encode it; all messages have one tag.
+pub fn batch(bodies: &[Vec<u8>]) -> Vec<u8> {
+    let properties = b"TAGS\x01A";
+    let mut out = Vec::new();
+    for body in bodies {
+        out.extend_from_slice(&((22 + body.len() + properties.len()) as u32).to_be_bytes());
+        out.extend_from_slice(&[0; 12]);
+        out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        out.extend_from_slice(body);
+        out.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+        out.extend_from_slice(properties);
+    }
+    out
 }

@@ -553,3 +553,50 @@ fn store_times_on_disk_are_read_in_a_few_rounds() {
     );
     assert!((1..=3).contains(&desk.reads), "{} rounds", desk.reads);
 }
+
+/// `mqadmin clusterList` and `brokerStatus` read these, and some fail on one that is missing.
+#[test]
+fn a_broker_tells_what_it_is_doing() {
+    let mut desk = Desk::new();
+    fill(&mut desk, 3, "A");
+    let table = |desk: &mut Desk| {
+        let response = desk.call(28, &[], &[]);
+        json(&bytes_of(&response))["table"].clone()
+    };
+    let first = table(&mut desk);
+    for name in [
+        "putTps",
+        "getTransferedTps",
+        "getTransferredTps",
+        "getTotalTps",
+    ] {
+        let rates = first[name].as_str().unwrap();
+        assert_eq!(
+            rates
+                .split(' ')
+                .filter(|r| r.parse::<f64>().is_ok())
+                .count(),
+            3,
+            "{name}: {rates}"
+        );
+    }
+    for (name, value) in [
+        ("msgPutTotalTodayNow", "3"),
+        ("putMessageTimesTotal", "3"),
+        ("msgGetTotalTodayNow", "0"),
+        ("sendThreadPoolQueueSize", "0"),
+        ("pageCacheLockTimeMills", "0"),
+        ("commitLogMinOffset", "0"),
+        ("writable", "true"),
+    ] {
+        assert_eq!(first[name], *value, "{name}");
+    }
+    let version = first["brokerVersionDesc"].as_str().unwrap();
+    assert!(version.starts_with("ringmq-"), "{version}");
+    let end: u64 = first["commitLogMaxOffset"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(end > 0);
+}

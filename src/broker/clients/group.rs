@@ -50,6 +50,8 @@ pub struct Beat<'a> {
 pub struct ConsumerGroup {
     pub name: Rc<str>,
     pub broadcasting: bool,
+    /// `push`, `pull` or `pop`, as RocketMQ's metrics call it.
+    pub consume_mode: &'static str,
     pub members: BTreeMap<ConnectionId, Member>,
     pub subscriptions: NameMap<Rc<Subscription>>,
     /// Its members are to be notified at the end of this turn.
@@ -69,6 +71,7 @@ impl ConsumerGroup {
         Self {
             name: Rc::from(name),
             broadcasting: false,
+            consume_mode: consume_mode(""),
             members: BTreeMap::new(),
             subscriptions: NameMap::default(),
             is_changed: false,
@@ -88,6 +91,7 @@ impl ConsumerGroup {
     /// **Source**: apache/rocketmq 5.3.x `ConsumerGroupInfo` `updateChannel`, `updateSubscription`.
     pub fn hear(&mut self, data: &ConsumerData, beat: &Beat<'_>, room: usize) -> bool {
         self.broadcasting = data.message_model == BROADCASTING;
+        self.consume_mode = consume_mode(&data.consume_type);
         let connection = beat.peer.connection;
         let digest = if beat.keep_subscriptions {
             self.members.get(&connection).map_or(0, |m| m.digest)
@@ -288,6 +292,15 @@ impl ConsumerGroup {
         ids.sort_unstable();
         ids.dedup();
         ids.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// **Source**: apache/rocketmq 5.3.x `ConsumeType`.
+fn consume_mode(consume_type: &str) -> &'static str {
+    match consume_type {
+        "CONSUME_ACTIVELY" => "pull",
+        "CONSUME_POP" => "pop",
+        _ => "push",
     }
 }
 

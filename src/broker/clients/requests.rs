@@ -1,5 +1,6 @@
 //! 34, 35, 38, 46.
 
+use super::ClientKind;
 use super::group::Beat;
 use crate::broker::filter::{Filter, FilterError};
 use crate::broker::{Broker, Context, Outcome, Peer};
@@ -62,7 +63,22 @@ pub fn heartbeat(
             clients.warn_full(name, peer, error, now_us);
         }
     }
+    let kind = ClientKind {
+        language: language_label(command.language),
+        version: command.version,
+    };
+    broker.clients.hear_kind(peer.connection, kind);
     Ok(Outcome::Reply(Response::success()))
+}
+
+/// A language as a label; only the known ones, since clients choose it. **Source**: apache/rocketmq `LanguageCode`.
+fn language_label(name: &str) -> &'static str {
+    const LABELS: [&str; 14] = [
+        "java", "cpp", "dotnet", "python", "delphi", "erlang", "ruby", "other", "http", "go",
+        "php", "oms", "rust", "node_js",
+    ];
+    let known = LABELS.iter().find(|label| label.eq_ignore_ascii_case(name));
+    known.copied().unwrap_or("other")
 }
 
 fn hear_consumer(broker: &mut Broker, data: &ConsumerData, beat: &Beat<'_>, cx: &mut Context<'_>) {

@@ -5,6 +5,7 @@
 //! `composeResponseHeader`.
 
 use super::PullRequest;
+use crate::broker::Context;
 use crate::broker::filter::Filter;
 use crate::ids::{PhysicalOffset, QueueOffset};
 use crate::limits::{
@@ -13,7 +14,7 @@ use crate::limits::{
 };
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::response::{Body, PullResponseHeader, Response, ResponseHeader};
-use crate::stats::Counters;
+use crate::stats::{Delivered, Woken};
 use crate::storage::{Entry, Fetched, Missing, QueueBounds, Store};
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
@@ -130,11 +131,28 @@ impl Answer {
         }
     }
 
-    /// The response, which is counted here. All four offsets are in every one of them: clients throw without one
-    /// of them, or start again at 0.
-    pub(in crate::broker) fn response(self, counters: &mut Counters) -> Response {
-        counters.messages_out += u64::from(self.records.count);
-        counters.message_bytes_out += self.records.bytes as u64;
+    /// The response, which is counted here; `woken`: of a hold, by an arrival. All four offsets are in every one of
+    /// them: clients throw without one of them, or start again at 0.
+    pub(in crate::broker) fn response(
+        self,
+        request: &PullRequest,
+        woken: Option<Woken>,
+        cx: &mut Context<'_>,
+    ) -> Response {
+        if self.records.count > 0 {
+            let delivered = Delivered {
+                group: &request.group,
+                topic: &request.topic,
+                connection: request.connection,
+                queue_id: request.queue_id,
+                offset: request.offset.0,
+                next: self.next.0,
+                messages: self.records.count,
+                bytes: self.records.bytes,
+            };
+            let now_us = cx.now.monotonic_us;
+            cx.counters.count_delivered(delivered, woken, now_us);
+        }
         let header = PullResponseHeader {
             suggest_which_broker_id: 0,
             next_begin_offset: as_i64(self.next),

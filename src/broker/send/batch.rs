@@ -6,7 +6,7 @@
 use super::stored::{self, ClientProperties};
 use super::{SendScratch, Sent, Target, append_refusal, check_body, illegal, message};
 use crate::broker::topics::Refusal;
-use crate::broker::{Acknowledgement, Broker, Context};
+use crate::broker::{Acknowledgement, Broker, BrokerConfig, Context};
 use crate::limits::BATCH_MESSAGES_MAX;
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::hash;
@@ -15,8 +15,8 @@ use crate::protocol::message::{
 };
 use crate::protocol::names::RETRY_PREFIX;
 use crate::protocol::response::{MessageIds, SendResponseHeader};
+use crate::stats::series::Incoming;
 use crate::storage::Appended;
-use std::net::SocketAddr;
 use std::ops::Range;
 
 /// Where the properties of a record are.
@@ -64,8 +64,17 @@ pub(super) fn send(
     result.map_err(append_refusal)?;
     cx.counters.messages_in += messages.len() as u64;
     cx.counters.message_bytes_in += sent.body.len() as u64;
+    let bytes = |appended: &Appended| appended.end.bytes_since(appended.at);
+    let incoming = Incoming {
+        queue: target.queue,
+        kind: batch.message_type(),
+        messages: messages.len() as u64,
+        bytes: scratch.appended.iter().map(bytes).sum(),
+        now_us: cx.now.monotonic_us,
+    };
+    cx.counters.count_incoming(sent.header.topic, incoming);
     Ok(acknowledge(
-        broker.config.address,
+        &broker.config,
         &scratch.appended,
         target.queue_id,
         &batch,
@@ -131,7 +140,7 @@ fn check_records<'a>(
 }
 
 fn acknowledge(
-    address: SocketAddr,
+    config: &BrokerConfig,
     appended: &[Appended],
     queue_id: u32,
     batch: &ClientProperties<'_>,
@@ -146,7 +155,7 @@ fn acknowledge(
         if index > 0 {
             ids.push(',');
         }
-        ids.push_str(&offset_message_id(address, *at));
+        ids.push_str(&offset_message_id(config.address, *at));
     }
     Acknowledgement {
         end: last.end,
@@ -156,6 +165,8 @@ fn acknowledge(
             queue_id,
             queue_offset: first.queue_offset.0,
             transaction_id: batch.unique_key(),
+            region: config.region,
+            trace_on: config.trace_on,
         },
     }
 }

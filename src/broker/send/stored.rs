@@ -8,6 +8,7 @@ use crate::broker::BrokerConfig;
 use crate::broker::topics::Refusal;
 use crate::limits::PROPERTIES_BYTES_MAX;
 use crate::protocol::properties::{self, name};
+use crate::stats::series::MessageType;
 use arrayvec::ArrayString;
 use std::borrow::Cow;
 
@@ -43,6 +44,8 @@ pub(super) struct ClientProperties<'a> {
     timer_at_ms: Option<&'a str>,
     pub is_half: bool,
     pub is_inner_batch: bool,
+    /// One of the messages that are consumed in their order.
+    is_ordered: bool,
     has_owned: bool,
     has_pop_check_point: bool,
 }
@@ -59,6 +62,7 @@ impl<'a> ClientProperties<'a> {
             timer_at_ms: None,
             is_half: false,
             is_inner_batch: false,
+            is_ordered: false,
             has_owned: false,
             has_pop_check_point: false,
         };
@@ -73,6 +77,7 @@ impl<'a> ClientProperties<'a> {
                 name::TIMER_DELIVER_MS => read.timer_at_ms = Some(value),
                 name::TRANSACTION_PREPARED => read.is_half = is_true(value),
                 INNER_NUMBER => read.is_inner_batch = true,
+                name::SHARDING_KEY => read.is_ordered = true,
                 name::POP_CHECK_POINT => {
                     read.has_owned = true;
                     read.has_pop_check_point = true;
@@ -82,6 +87,20 @@ impl<'a> ClientProperties<'a> {
             }
         }
         read
+    }
+
+    /// What the message is for the metrics.
+    pub fn message_type(&self) -> MessageType {
+        let timers = [self.timer_seconds, self.timer_ms, self.timer_at_ms];
+        if self.is_half {
+            MessageType::Transaction
+        } else if self.is_ordered {
+            MessageType::Fifo
+        } else if self.delay.is_some() || timers.iter().any(Option::is_some) {
+            MessageType::Delay
+        } else {
+            MessageType::Normal
+        }
     }
 
     /// The client's key, or one that is made now. Clients match answers and tools find messages by it, so that the
@@ -155,7 +174,7 @@ impl<'a> ClientProperties<'a> {
             properties::append(out, name::UNIQUE_KEY, unique_key);
         }
         properties::append(out, name::CLUSTER, &config.cluster_name);
-        properties::append(out, name::MSG_REGION, &config.region);
+        properties::append(out, name::MSG_REGION, config.region);
         let trace_on = if config.trace_on { "true" } else { "false" };
         properties::append(out, name::TRACE_ON, trace_on);
     }

@@ -5,6 +5,7 @@ use super::*;
 use crate::broker::pull::PullRequest;
 use crate::ids::{QueueIndex, QueueOffset};
 use crate::limits::{HOLD_MS_MAX, HOLDS_MAX};
+use crate::stats::Asked;
 use std::rc::Rc;
 
 /// A pull that may be held.
@@ -577,6 +578,10 @@ fn at_the_limit_a_pull_is_answered_instead_of_held() {
         connection: connection(0),
         opaque: 0,
         encoding: Encoding::Json,
+        asked: Asked {
+            code: 11,
+            since_us: 0,
+        },
         group: "G".into(),
         topic: "T".into(),
         queue_id: 0,

@@ -5,6 +5,7 @@ mod holds;
 mod property;
 pub mod pulls;
 mod queries;
+mod report;
 mod sends;
 
 use super::*;
@@ -60,7 +61,7 @@ pub fn broker_config() -> BrokerConfig {
         auto_create_groups: true,
         default_topic_queue_nums: 4,
         message_bytes_max: 4 << 20,
-        region: "R".to_owned(),
+        region: "R",
         trace_on: true,
         trace_topic_enable: false,
         long_polling: true,

@@ -63,6 +63,7 @@ fn update_topic(desk: &mut Desk, topic: &str, queues: &str, perm: &str) {
 
 // ---- checks ----
 
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 #[test]
 fn broker_group_and_topic_are_checked_in_order() {
     let pull = Pulling::default();

@@ -49,6 +49,7 @@ fn check_refused(desk: &mut Desk, cases: &[(Sending<'_>, i32, &str)]) {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 #[test]
 fn topics_and_queues_are_checked() {
     let mut desk = Desk::new();
@@ -626,6 +627,7 @@ fn every_record_of_a_batch_is_a_message_of_its_own() {
     assert_eq!(messages(&tagged), [(2, "b".to_owned())]);
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 #[test]
 fn a_batch_is_stored_whole_or_not_at_all() {
     let mut desk = Desk::new();

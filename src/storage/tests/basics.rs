@@ -21,6 +21,7 @@ fn a_message_is_visible_in_the_turn_of_its_write() {
         queue,
         from: QueueOffset(0),
         to: QueueOffset(2),
+        appended_us: shop.arrivals[0].appended_us,
     };
     assert_eq!(shop.arrivals, [expected]);
     assert_eq!(shop.bodies("T", 1), ["a", "b"]);
@@ -356,6 +357,26 @@ fn everything_is_there_after_an_orderly_restart() {
     assert_eq!(sent.queue_offset, QueueOffset(7));
     shop.turn();
     assert_eq!(shop.bodies("A", 0).last().unwrap(), "more");
+}
+
+/// A segment is a gigabyte, and a start that clears the rest of it takes a while.
+#[test]
+fn a_start_after_an_orderly_stop_clears_nothing() {
+    let (empty, mut used) = (Shop::open(config(ASYNC)), Shop::open(config(ASYNC)));
+    used.send("T", 0, b"a");
+    used.turn();
+    let started = empty.restart().io.effects();
+    assert_eq!(
+        used.restart().io.effects(),
+        started,
+        "the files that say that a process is at work"
+    );
+    let crashed = Shop::open(config(ASYNC));
+    let crashed = Shop::reopen(crashed.io.disk().clone(), config(ASYNC));
+    assert!(
+        crashed.io.effects() > started,
+        "what lies behind a crash's end is cleared"
+    );
 }
 
 #[test]

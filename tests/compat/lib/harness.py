@@ -212,6 +212,7 @@ def maven(source, version, out, install):
             run_tool("mvn", ["mvn", "-q", "-B", "-Drocketmq.version=" + version, "compile",
                              "dependency:copy-dependencies", "-DoutputDirectory=%s" % (out / "lib")],
                      CACHE / "logs" / ("build-%s.log" % out.name), cwd=work)
+            (work / "target" / "classes").mkdir(parents=True, exist_ok=True)
             shutil.copytree(work / "target" / "classes", out / "classes")
             shutil.rmtree(work)
 
@@ -221,8 +222,8 @@ def maven(source, version, out, install):
     return "%s:%s/*" % (out / "classes", out / "lib")
 
 
-def apache_classpath(install):
-    return maven(HERE / "apache", APACHE_VERSION, CACHE / ("apache-" + APACHE_VERSION), install)
+def apache_classpath(install, version=APACHE_VERSION):
+    return maven(HERE / "apache", version, CACHE / ("apache-" + version), install)
 
 
 # ---- brokers --------------------------------------------------------------------
@@ -248,6 +249,13 @@ def properties(path, values):
     return path
 
 
+def logback(folder):
+    """Where each version looks for its settings of the log."""
+    (folder / "conf").mkdir(parents=True, exist_ok=True)
+    for name in ("logback.xml", "conf/logback_namesrv.xml", "conf/logback_broker.xml"):
+        (folder / name).write_text(LOGBACK)
+
+
 class Folder:
     """A temporary folder that goes away at the end, unless RINGMQ_COMPAT_KEEP is set."""
 
@@ -264,8 +272,7 @@ class ApacheNamesrv:
         self.process = None
 
     def start(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "logback.xml").write_text(LOGBACK)
+        logback(self.folder)
         config = properties(self.folder / "namesrv.properties", {
             "listenPort": self.port, "bindAddress": "127.0.0.1",
             "rocketmqHome": self.folder, "kvConfigPath": self.folder / "kvConfig.json",
@@ -294,8 +301,7 @@ class ApacheBroker:
         self.process = None
 
     def start(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "logback.xml").write_text(LOGBACK)
+        logback(self.folder)
         config = properties(self.folder / "broker.properties", {
             "brokerClusterName": self.cluster, "brokerName": self.name, "brokerId": 0, "brokerRole": "ASYNC_MASTER",
             "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "listenPort": self.port,

@@ -12,19 +12,24 @@ class WireError(Exception):
     pass
 
 
-def call(address, code, ext, timeout=3.0):
+def call(address, code, ext, timeout=3.0, body=b""):
+    """Sends one request on a connection of its own; returns (code, remark, ext fields, body)."""
+    with socket.create_connection(address, timeout=timeout) as conn:
+        conn.settimeout(timeout)
+        return exchange(conn, code, ext, body)
+
+
+def exchange(conn, code, ext, body=b""):
     """Sends one request with a JSON header; returns (code, remark, ext fields, body)."""
     header = {"code": code, "language": "PYTHON", "version": 474, "opaque": 1, "flag": 0, "extFields": ext}
     head = json.dumps(header).encode()
-    with socket.create_connection(address, timeout=timeout) as conn:
-        conn.settimeout(timeout)
-        conn.sendall(struct.pack(">II", 4 + len(head), len(head)) + head)
-        total, head_len = struct.unpack(">II", _exactly(conn, 8))
-        if head_len >> 24 != 0:
-            raise WireError("a JSON request was answered with header type %d" % (head_len >> 24))
-        head = json.loads(_exactly(conn, head_len))
-        body = _exactly(conn, total - 4 - head_len)
-        return head["code"], head.get("remark"), head.get("extFields") or {}, body
+    conn.sendall(struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body)
+    total, head_len = struct.unpack(">II", _exactly(conn, 8))
+    if head_len >> 24 != 0:
+        raise WireError("a JSON request was answered with header type %d" % (head_len >> 24))
+    head = json.loads(_exactly(conn, head_len))
+    body = _exactly(conn, total - 4 - head_len)
+    return head["code"], head.get("remark"), head.get("extFields") or {}, body
 
 
 def route(address, topic):

@@ -124,8 +124,8 @@ pub const FENCE: &str = "fence";
 #[derive(Default)]
 struct State {
     got: HashMap<String, Vec<Received>>,
-    /// Fence token to the queues on which it arrived.
-    fences: HashMap<String, BTreeSet<i32>>,
+    /// Fence token to the queues on which it arrived; their numbers repeat from broker to broker.
+    fences: HashMap<String, BTreeSet<(String, i32)>>,
     seen: usize,
 }
 
@@ -140,7 +140,8 @@ impl Collector {
 
         let mut state = self.0.lock().unwrap();
         if let Some(token) = message.props.get(FENCE) {
-            state.fences.entry(token.clone()).or_default().insert(message.queue_id);
+            let queue = (message.store_host.clone(), message.queue_id);
+            state.fences.entry(token.clone()).or_default().insert(queue);
             return;
         }
         let id = message.props.get("id").cloned().unwrap_or_default();

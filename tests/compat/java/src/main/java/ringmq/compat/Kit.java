@@ -33,8 +33,9 @@ final class Kit implements AutoCloseable {
     private final Deque<Runnable> closers = new ArrayDeque<>();
 
     Kit(String scenario, String namesrv, String run) {
-        // Both halves of the broker restart share one topic and one group.
-        String name = scenario.equals("before_restart") || scenario.equals("after_restart") ? "broker_restart" : scenario;
+        // What is about a restart of the broker shares one topic and one group.
+        boolean restart = scenario.equals("before_restart") || scenario.equals("after_restart") || scenario.equals("read_again");
+        String name = restart ? "broker_restart" : scenario;
         this.namesrv = namesrv;
         this.topic = "compat_java_" + run + "_" + name;
         this.group = "GID_compat_java_" + run + "_" + name;

@@ -48,6 +48,8 @@ final class Scenarios {
         ALL.put("latency_probe", Scenarios::latencyProbe);
         ALL.put("before_restart", Scenarios::beforeRestart);
         ALL.put("after_restart", Scenarios::afterRestart);
+        ALL.put("read_again", Scenarios::readAgain);
+        ALL.put("cluster", Scenarios::cluster);
     }
 
     private static String consumeOnce(Kit kit, DefaultMQProducer producer, List<Sample> samples, List<SendResult> results) throws Exception {
@@ -227,6 +229,16 @@ final class Scenarios {
         return "consumed the other " + left.size() + ", nothing again";
     }
 
+    /** A group that is new reads all that there is since before the restart. */
+    static String readAgain(Kit kit) throws Exception {
+        List<Sample> all = Sample.range(0, 100, "TagA");
+        Kit.Push push = kit.new Push(kit.group + "_" + System.getenv("RINGMQ_COMPAT_GROUP"), "*");
+        push.awaitAll(all);
+        kit.fence(kit.producer(), push.sink, "fence");
+        push.sink.exactly(all);
+        return "all " + all.size();
+    }
+
     /** The pull consumer that names queue and offset itself. */
     static String pull(Kit kit) throws Exception {
         DefaultMQProducer producer = kit.producer();
@@ -356,6 +368,47 @@ final class Scenarios {
         });
         again.exactly(second);
         return first.size() + " messages, and after a restart the next " + second.size() + " only";
+    }
+
+    /** One topic on several brokers, of which some are ours and some are not; the runner has created it on all. */
+    static String cluster(Kit kit) throws Exception {
+        Set<String> brokers = new HashSet<>(Arrays.asList(System.getenv("RINGMQ_COMPAT_BROKERS").split(",")));
+        DefaultMQProducer producer = kit.producer();
+        await("the route of all brokers", () -> {
+            Set<String> known = new HashSet<>();
+            for (MessageQueue q : kit.queues(producer)) known.add(q.getBrokerName());
+            return known.equals(brokers);
+        });
+        List<MessageQueue> queues = kit.queues(producer);
+        List<Sample> samples = mixed(0, 40 * queues.size());
+        List<SendResult> results = new ArrayList<>();
+        // Half of them wait for the consumer, half are sent while it is there; some where the client wants, some by name.
+        List<Sample> first = samples.subList(0, samples.size() / 2);
+        for (int i = 0; i < first.size(); i++) {
+            results.add(sent(producer.send(first.get(i).message(kit.topic), queues.get(i % queues.size())), first.get(i).id));
+        }
+        Kit.Push push = kit.push("*");
+        push.awaitAssigned(queues);
+        results.addAll(kit.sendAll(producer, samples.subList(first.size(), samples.size())));
+        push.awaitAll(samples);
+        kit.fence(producer, push.sink, "fence");
+        push.sink.exactly(samples);
+        Map<String, Integer> shares = new java.util.TreeMap<>();
+        for (int i = 0; i < results.size(); i++) {
+            MessageExt m = push.sink.first(samples.get(i).id);
+            check(m.getBrokerName().equals(results.get(i).getMessageQueue().getBrokerName()), samples.get(i).id + " came from " + m.getBrokerName());
+            shares.merge(m.getBrokerName(), 1, Integer::sum);
+        }
+        check(shares.keySet().equals(brokers), "messages came from " + shares.keySet());
+        push.stop.run();
+
+        Kit.Push tagged = kit.new Push(kit.group + "_tag", "TagB");
+        List<Sample> wanted = new ArrayList<>();
+        for (Sample s : samples) if (s.tag.equals("TagB")) wanted.add(s);
+        tagged.awaitAll(wanted);
+        kit.fence(producer, tagged.sink, "TagB");
+        tagged.sink.exactly(wanted);
+        return samples.size() + " messages: " + shares;
     }
 
     static String latencyProbe(Kit kit) throws Exception {

@@ -1,2 +1,0 @@
-package ringmq.compat;
-public final class Stores { public static void main(String[] a) {} }

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Stores change hands between ringmq and stock brokers; prints a table.
+command -v python3 >/dev/null || { echo "missing: python3 (Debian: python3, python3-venv)"; exit 1; }
+exec python3 "$(dirname "$0")/lib/store.py" "$@"
