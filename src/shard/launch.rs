@@ -367,18 +367,28 @@ fn shard_thread(
     }
 }
 
-type Built = (Shard<Uring>, MailSender<ToShard>);
+type Built<I> = (Shard<I>, MailSender<ToShard>);
 
-fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built, String> {
-    let root = &plan.store.root;
-    for folder in [root, &plan.store.commit_log] {
+fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, String> {
+    for folder in [&plan.store.root, &plan.store.commit_log] {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("the folder {} can't be made: {e}", folder.display()))?;
     }
-    let mut io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
+    let io = Uring::new(&plan.uring).map_err(|e| e.to_string())?;
     if io.features() != Features::BEST {
         tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
     }
+    build_on(plan, io, report)
+}
+
+/// A shard on any backend, its store recovered and its listener open. **Errors**: one line that says what could not
+/// be had.
+fn build_on<I: Io>(
+    plan: &Plan,
+    mut io: I,
+    report: mpsc::Sender<FromShard>,
+) -> Result<Built<I>, String> {
+    let root = &plan.store.root;
     let now = io.now();
     let (store, recovered) =
         Store::open(plan.store.clone(), now, &mut io).map_err(|e| e.to_string())?;
@@ -439,7 +449,7 @@ fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
     }
 }
 
-fn load_broker(plan: &Plan, io: &Uring) -> Result<Broker, String> {
+fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     let read = |name: &str| -> Result<Option<Vec<u8>>, String> {
         let path = plan.store.root.join("config").join(name);
         read_config(&path, io)
@@ -467,7 +477,7 @@ fn restore_topics(plan: &Plan, store: &Store, broker: &mut Broker) {
 
 /// A configuration file; where it is missing, empty or no JSON, the one before it, which every replacement leaves
 /// beside it. Apache does the same, and its replacement leaves a moment without the file.
-fn read_config(path: &Path, io: &Uring) -> Result<Option<Vec<u8>>, String> {
+fn read_config(path: &Path, io: &impl FileSystem) -> Result<Option<Vec<u8>>, String> {
     let backup = path.with_extension("json.bak");
     let whole = read_file(path, io)?;
     if whole.as_deref().is_some_and(is_json) || !io.exists(&backup) {
@@ -486,7 +496,7 @@ fn is_json(bytes: &[u8]) -> bool {
     crate::protocol::bodies::decode::<serde_json::Map<String, serde_json::Value>>(bytes).is_ok()
 }
 
-fn read_file(path: &Path, io: &Uring) -> Result<Option<Vec<u8>>, String> {
+fn read_file(path: &Path, io: &impl FileSystem) -> Result<Option<Vec<u8>>, String> {
     if !io.exists(path) {
         return Ok(None);
     }
