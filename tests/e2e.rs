@@ -232,9 +232,6 @@ fn administration_is_registered_when_it_is_answered() {
 fn what_is_not_delivered_as_asked_is_refused() {
     with_server(&[("maxMessageSize", "1000")], |server| {
         let mut client = Client::connect(server.port);
-        let timed = "TIMER_DELAY_SEC\u{1}3\u{2}";
-        let timed = client.call(310, &send_fields("T", "0", timed), b"x");
-        assert_eq!(timed.code, 13, "{}", timed.remark);
         let half = client.call(310, &send_fields("T", "0", "TRAN_MSG\u{1}true\u{2}"), b"x");
         assert_eq!(half.code, 16, "{}", half.remark);
         assert_eq!(client.send_message("T", 0, "", &[0; 1000]).code, 0);
