@@ -182,9 +182,13 @@ final class Kit implements AutoCloseable {
     }
 
     static void await(String what, Callable<Boolean> condition) throws Exception {
-        long end = System.nanoTime() + WAIT_SECONDS * 1_000_000_000L;
+        await(what, WAIT_SECONDS, condition);
+    }
+
+    static void await(String what, long seconds, Callable<Boolean> condition) throws Exception {
+        long end = System.nanoTime() + seconds * 1_000_000_000L;
         while (!condition.call()) {
-            if (System.nanoTime() > end) throw new IllegalStateException("waited " + WAIT_SECONDS + " s for " + what);
+            if (System.nanoTime() > end) throw new IllegalStateException("waited " + seconds + " s for " + what);
             Thread.sleep(10);
         }
     }

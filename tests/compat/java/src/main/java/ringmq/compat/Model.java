@@ -170,13 +170,15 @@ final class Model {
                 sent(producer.send(s.message(kit.topic), queues.get(i % queues.size())), s.id);
             }
         }
-        await("all messages", () -> seen.values().stream().mapToInt(List::size).sum() >= 121);
+        // A client keeps the lock of a queue that it has to give up for 20 s when messages of it are unfinished, and
+        // the next owner asks again every 20 s.
+        await("all messages", 100, () -> seen.values().stream().mapToInt(List::size).sum() >= 121);
         stops.get(0).run();
         for (int i = 121; i < 181; i++) {
             Sample s = new Sample(i, "TagA");
             sent(producer.send(s.message(kit.topic), queues.get(i % queues.size())), s.id);
         }
-        await("the rest after a member left", () -> seen.values().stream().mapToInt(List::size).sum() >= 181);
+        await("the rest after a member left", 100, () -> seen.values().stream().mapToInt(List::size).sum() >= 181);
         check(trouble.isEmpty(), String.join("; ", trouble));
         for (Map.Entry<String, List<Integer>> e : seen.entrySet()) {
             List<Integer> sorted = new ArrayList<>(e.getValue());
