@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Two ports that were free a moment ago, with room for the shards behind the second.
+/// Two ports that were free a moment ago, with room for the shards behind the second. They lie below the ports that
+/// the kernel gives to clients, one of which might take them until the server comes.
 pub fn free_ports() -> (u16, u16) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 21_000 + (std::process::id() % 400) as u16 * 100;
+    let base = (std::process::id() % 200) as u16 * 100;
     loop {
-        let first = base + NEXT.fetch_add(50, Ordering::Relaxed) % 20_000;
+        let step = NEXT.fetch_add(50, Ordering::Relaxed) % 20_000;
+        let first = 12_000 + (base + step) % 20_000;
         let ports = [first, first + 5, first + 15];
         if ports
             .iter()
