@@ -84,6 +84,13 @@ impl Server {
             "--listenPort",
             &port.to_string(),
         ]);
+        // Many servers at once would take tens of gigabytes of disk with the default.
+        if !flags
+            .iter()
+            .any(|(name, _)| *name == "mappedFileSizeCommitLog")
+        {
+            command.args(["--mappedFileSizeCommitLog", "67108864"]);
+        }
         if !flags.iter().any(|(name, _)| *name == "metricsPort") {
             command.args(["--metricsPort", "0"]);
         }
