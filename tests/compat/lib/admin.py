@@ -82,7 +82,8 @@ def commands(version, broker, port, message_id):
         ("producerConnection", ["-g", PRODUCERS, "-t", TOPIC], re.escape(CLIENT)),
         ("consumerStatus", ["-g", GROUP], r"%s\s+V5_3_3" % re.escape(CLIENT)),
         ("consumerProgress", ["-g", GROUP], r"Diff Total: \d+"),
-        ("sendMessage", ["-t", TOPIC, "-p", "hello", "-k", "K1", "-c", "TagA"], r"SEND_OK"),
+        # To queue 1: without a queue the tool takes a random one, and what queryCq prints of queue 0 varies with it.
+        ("sendMessage", ["-t", TOPIC, "-p", "hello", "-k", "K1", "-c", "TagA", "-b", broker, "-i", "1"], r"SEND_OK"),
         ("queryMsgById", ["-i", message_id] + (["-t", TOPIC] if version >= "5" else []), r"Topic:\s+%s" % TOPIC),
         ("queryMsgByOffset", ["-t", TOPIC, "-b", broker, "-i", "0", "-o", "0"], r"Topic:\s+%s" % TOPIC),
         ("printMsg", ["-t", TOPIC, "-d", "true"], r"MSGID"),
