@@ -258,7 +258,7 @@ fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_there() {
         assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::yield_now();
     }
 }
 
@@ -327,7 +327,6 @@ fn silent_broker_expires_at_its_own_deadline() {
         fields.retain(|(name, _)| *name != "heartbeatTimeoutMillis");
         assert_eq!(broker.ask(904, &fields, b"").code, 0);
         assert_eq!(client.route("T").code, 0, "heartbeats keep it");
-        std::thread::sleep(Duration::from_millis(100));
     }
     let silent = Instant::now();
     wait_for("it expires", || client.route("T").code == 17);
@@ -453,10 +452,12 @@ fn name_server_answers_once_all_shards_have_registered() {
     let running = start(2, &[]);
     let address = running.name_server;
     running.register(0, 1, &["T"]);
-    let early = std::thread::spawn(move || Client::connect(address).route("T"));
-    std::thread::sleep(Duration::from_millis(100));
+    let (answers, early) = channel();
+    std::thread::spawn(move || answers.send(Client::connect(address).route("T")));
+    let none_yet = early.recv_timeout(Duration::from_millis(100));
+    assert!(matches!(none_yet, Err(RecvTimeoutError::Timeout)));
     running.register(1, 1, &["T"]);
-    let route = early.join().expect("no panic");
+    let route = early.recv_timeout(PATIENCE).expect("an answer");
     assert!(route.text().contains("broker-0") && route.text().contains("broker-1"));
     assert_eq!(running.stop().0, ExitReason::Stopped);
 }
@@ -561,8 +562,8 @@ fn external_name_server_is_told_everything_until_the_stop() {
     );
     assert_eq!(request.body, registration(1, &["T", "U"]));
     // Confirmed only by the answer.
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(running.shards[0].try_recv().is_err());
+    let none_yet = running.shards[0].recv_timeout(Duration::from_millis(200));
+    assert!(matches!(none_yet, Err(RecvTimeoutError::Timeout)));
     peer.answer(request.opaque);
     assert_eq!(running.next_sequence(0), 1);
     // While one is under way, changes gather in the next.
@@ -716,9 +717,8 @@ fn second_signal_ends_at_once_but_not_one_sent_twice() {
     running.signal();
     running.signal();
     assert!(matches!(running.next(0), ToShard::Stop));
-    std::thread::sleep(Duration::from_millis(400));
     assert!(matches!(
-        running.shards[0].recv_timeout(Duration::ZERO),
+        running.shards[0].recv_timeout(Duration::from_millis(400)),
         Err(RecvTimeoutError::Timeout)
     ));
     assert!(!running.thread.is_finished());

@@ -374,6 +374,25 @@ mod tests {
         }
     }
 
+    /// Whether the server ends it within a moment; what it sends is skipped.
+    fn is_closed_soon(stream: &mut StdStream) -> bool {
+        let patience = stream.read_timeout().expect("a socket");
+        let moment = Some(Duration::from_millis(100));
+        stream.set_read_timeout(moment).expect("a socket");
+        let is_closed = is_closed(stream);
+        stream.set_read_timeout(patience).expect("a socket");
+        is_closed
+    }
+
+    /// Asks until it is so.
+    fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
     fn open_sockets() -> usize {
         let entries = std::fs::read_dir("/proc/self/fd").expect("a list");
         entries
@@ -398,9 +417,8 @@ mod tests {
                 assert!(is_answered(&mut streams[0]));
                 assert!(streams.iter_mut().all(is_closed));
             }
-            std::thread::sleep(Duration::from_millis(100));
             // Other tests of this process open some as well.
-            assert!(open_sockets() < before + 100, "{before}");
+            wait_for("sockets are closed", || open_sockets() < before + 100);
         });
     }
 
@@ -412,11 +430,7 @@ mod tests {
             assert!(is_closed(&mut connect(address)));
             assert!(streams.iter_mut().all(is_answered));
             streams.pop();
-            let mut tries = (0..100).map(|_| {
-                std::thread::sleep(Duration::from_millis(10));
-                is_answered(&mut connect(address))
-            });
-            assert!(tries.any(|is_answered| is_answered), "there is room again");
+            wait_for("there is room again", || is_answered(&mut connect(address)));
         });
     }
 
@@ -428,16 +442,23 @@ mod tests {
                 part[..8].copy_from_slice(&[0, 0xF0, 0, 0, 0, 0, 0, 2]);
                 part
             };
-            let (mut first, mut second) = (connect(address), connect(address));
-            first.write_all(&part(700 * 1024)).expect("there is room");
-            std::thread::sleep(Duration::from_millis(100));
-            // The server may close in the midst of it.
-            let _ = second.write_all(&part(700 * 1024));
-            assert!(is_closed(&mut second));
-            drop(first);
-            std::thread::sleep(Duration::from_millis(100));
+            let mut both = vec![connect(address), connect(address)];
+            for stream in &mut both {
+                // The server may close in the midst of it.
+                let _ = stream.write_all(&part(700 * 1024));
+            }
+            wait_for("one is closed", || {
+                both.retain_mut(|stream| !is_closed_soon(stream));
+                both.len() < 2
+            });
+            assert_eq!(both.len(), 1, "the other has room");
+            drop(both);
             let mut third = connect(address);
-            third.write_all(&part(700 * 1024)).expect("there is room");
+            wait_for("there is room again", || {
+                third = connect(address);
+                let _ = third.write_all(&part(700 * 1024));
+                !is_closed_soon(&mut third)
+            });
             assert!(is_answered(&mut connect(address)));
         });
     }
@@ -448,7 +469,7 @@ mod tests {
             buffered_bytes: 8 * 1024 * 1024,
             ..BOUNDS
         };
-        with_server(bounds, |address| {
+        with_server(bounds, move |address| {
             let mut table = TopicTable::default();
             for index in 0..5000 {
                 let name = format!("topic-{index:0>100}");
@@ -471,8 +492,10 @@ mod tests {
                 // The server may close in the midst of it.
                 let _ = lazy.write_all(&list);
             }
-            std::thread::sleep(Duration::from_millis(1500));
-            assert!(is_answered(&mut broker), "others are served");
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < bounds.write * 7 {
+                assert!(is_answered(&mut broker), "others are served");
+            }
             assert!(is_closed(&mut lazy));
         });
     }
