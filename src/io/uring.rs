@@ -214,6 +214,11 @@ impl Uring {
             });
             return;
         }
+        self.fly_write(token, file, position, bytes);
+    }
+
+    /// Writes what is left of `bytes`.
+    fn fly_write(&mut self, token: Token, file: File, position: u64, bytes: Bytes) {
         let fd = types::Fd(self.files.fd(file));
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
         self.fly(

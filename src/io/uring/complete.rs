@@ -5,7 +5,7 @@ use super::{CANCEL_DATA, DOORBELL_DATA, Flight, Uring};
 use crate::io::worker::Finished;
 use crate::io::{BufferId, Completion, DOORBELL, Done, Failed, File, Io, Socket, Token};
 use bytes::{Buf, Bytes, BytesMut};
-use io_uring::{cqueue, opcode, types};
+use io_uring::cqueue;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::FromRawFd;
@@ -213,17 +213,7 @@ impl Uring {
             return Some(Ok(Done::Written));
         }
         let position = position + result.max(0) as u64;
-        let fd = types::Fd(self.files.fd(file));
-        let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
-        self.fly(
-            token,
-            Flight::Write {
-                file,
-                position,
-                bytes,
-            },
-            |_| opcode::Write::new(fd, start, len).offset(position).build(),
-        );
+        self.fly_write(token, file, position, bytes);
         None
     }
 

@@ -73,12 +73,14 @@ impl Uring {
         });
     }
 
+    /// The state of a socket that nobody has asked to close.
+    fn open_socket(&mut self, socket: Socket) -> Option<&mut SocketState> {
+        let state = self.sockets.get_mut(socket.0 as usize);
+        state.filter(|state| state.closing.is_none())
+    }
+
     pub(super) fn receive(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
+        let Some(state) = self.open_socket(socket) else {
             return self.fail(token, libc::EBADF);
         };
         state.users += 1;
@@ -120,11 +122,7 @@ impl Uring {
             "{} segments in one send",
             segments.len()
         );
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
+        let Some(state) = self.open_socket(socket) else {
             return self.fail(token, libc::EBADF);
         };
         state.users += 1;
@@ -153,11 +151,7 @@ impl Uring {
     }
 
     pub(super) fn close(&mut self, token: Token, socket: Socket) {
-        let Some(state) = self
-            .sockets
-            .get_mut(socket.0 as usize)
-            .filter(|s| s.closing.is_none())
-        else {
+        let Some(state) = self.open_socket(socket) else {
             return self.fail(token, libc::EBADF);
         };
         state.closing = Some(token);
