@@ -1,6 +1,8 @@
 //! A running ringmq process and a client of the wire, for the tests that need both.
 #![allow(dead_code)]
 
+pub mod workload;
+
 use bytes::BytesMut;
 use ringmq::protocol::command::{Command, Encoding, Scratch};
 use ringmq::protocol::frame::{Split, split};
@@ -15,6 +17,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The broker under test: the one that cargo built along, or for programs outside of the package `RINGMQ_BIN`.
+fn binary() -> PathBuf {
+    let built = option_env!("CARGO_BIN_EXE_ringmq").map(PathBuf::from);
+    built.unwrap_or_else(|| {
+        let named = std::env::var_os("RINGMQ_BIN");
+        PathBuf::from(named.expect("RINGMQ_BIN names the broker"))
+    })
+}
 
 /// Two ports that were free a moment ago, with room for the shards behind the second. They lie below the ports that
 /// the kernel gives to clients, one of which might take them until the server comes.
@@ -70,7 +81,7 @@ impl Server {
             .append(true)
             .open(&log)
             .expect("a log file");
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        let mut command = std::process::Command::new(binary());
         command.args(arguments);
         command.args([
             "--storePathRootDir",
