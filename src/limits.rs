@@ -154,6 +154,10 @@ pub const COLD_STEPS_MAX: u32 = 64;
 pub const COLD_READ_BYTES_MAX: u32 = STORED_MESSAGE_BYTES_MAX;
 /// Cold reads in flight per shard; further ones wait in a queue.
 pub const COLD_READS_IN_FLIGHT_MAX: usize = 64;
+/// Queues whose new start one turn looks for before it gives way to other work: 1 ms, if all is in memory.
+pub const RETENTION_QUEUES_A_TURN: u32 = 1024;
+/// Entries that it reads at once: one 64 KiB read ends most searches after a few halvings.
+pub const RETENTION_ENTRIES_READ: u64 = 3276;
 /// Cold requests waiting or running per shard; above it a read is answered 2 (system busy).
 pub const COLD_REQUESTS_MAX: usize = 16_384;
 

@@ -91,6 +91,8 @@ counters! {
     holds_woken: Counter, "Held pulls answered by an arrival",
     holds_expired: Counter, "Held pulls answered at their deadline",
     cold_reads: Counter, "Reads from disk for requests",
+    segments_deleted: Counter, "Commit log segments deleted by retention",
+    segment_bytes_deleted: Counter, "Bytes of them",
     turns: Counter, "Turns of the loop: how often the shard woke, or had not slept",
     turns_spurious: Counter, "Turns that found nothing to do",
 }

@@ -319,6 +319,51 @@ const STORE: &[Key] = &[
     ),
 ];
 
+const RETENTION: &[Key] = &[
+    key(
+        "fileReservedTime",
+        int(1, 1_000_000),
+        "72",
+        "hours for which messages are kept",
+    ),
+    key(
+        "deleteWhen",
+        Kind::Hours,
+        "04",
+        "hours of the day, in this machine's time zone, at which older segments are deleted",
+    ),
+    key(
+        "diskMaxUsedSpaceRatio",
+        int(1, 99),
+        "75",
+        "used percent of the disk from which on older segments are deleted at any hour",
+    ),
+    key(
+        "cleanFileForciblyEnable",
+        Kind::Bool,
+        "true",
+        "delete segments of any age when the disk is full (diskSpaceCleanForciblyRatio), consumed or not",
+    ),
+    key(
+        "diskSpaceCleanForciblyRatio",
+        int(1, 99),
+        "85",
+        "used percent of the disk from which on it counts as full",
+    ),
+    key(
+        "maxCommitLogBytes",
+        int(0, i64::MAX),
+        "0",
+        "bytes of segments above which a shard deletes the oldest, whatever its age; 0: no limit",
+    ),
+    key(
+        "deleteCommitLogFilesInterval",
+        int(0, 60_000),
+        "100",
+        "milliseconds between two segments that a shard deletes",
+    ),
+];
+
 const TOPICS: &[Key] = &[
     key(
         "autoCreateTopicEnable",
@@ -399,24 +444,6 @@ const CONSUMERS: &[Key] = &[
 
 /// Checked now, in effect in a later version.
 const LATER: &[Key] = &[
-    later(
-        "deleteWhen",
-        Kind::Hours,
-        "04",
-        "hours at which old segments are deleted",
-    ),
-    later(
-        "fileReservedTime",
-        int(1, 1_000_000),
-        "72",
-        "hours for which segments are kept",
-    ),
-    later(
-        "diskMaxUsedSpaceRatio",
-        int(1, 99),
-        "75",
-        "percent of the disk at which old segments are deleted",
-    ),
     key(
         "messageDelayLevel",
         Kind::Delays,
@@ -542,6 +569,7 @@ pub const AREAS: &[(&str, &[Key])] = &[
     ("Name server", NAME_SERVER),
     ("Metrics", METRICS),
     ("Store", STORE),
+    ("Retention", RETENTION),
     ("Topics and messages", TOPICS),
     ("Consumers", CONSUMERS),
     ("In effect in a later version", LATER),

@@ -211,9 +211,24 @@ impl FileSystem for Files {
     }
 
     fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
-        let stat = rustix::fs::statvfs(path)?;
-        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+        space(path)
     }
+}
+
+/// Free and total bytes of the file system that holds a path.
+pub fn space(path: &Path) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+}
+
+/// Seconds by which this machine's time zone is ahead of UTC at a time (seconds since the epoch).
+#[allow(unsafe_code)]
+pub fn utc_offset_seconds(at: i64) -> i64 {
+    // SAFETY: all-zero is a valid `tm`: integers and a pointer that nobody reads.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that live through the call.
+    let known = unsafe { !libc::localtime_r(&at, &mut local).is_null() };
+    if known { local.tm_gmtoff } else { 0 }
 }
 
 /// Temporary file, flush, backup of the old one, rename, flush of the directory.

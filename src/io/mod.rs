@@ -103,6 +103,8 @@ pub enum Op {
     /// Removes a directory and what is in it; a missing one is a success. Completes with [`Done::Removed`].
     /// Runs in the background.
     RemoveDirectory { path: PathBuf },
+    /// Asks how full the file system of a path is. Completes with [`Done::Space`].
+    Space { path: PathBuf },
 }
 
 /// Result of an operation.
@@ -133,6 +135,11 @@ pub enum Done {
     },
     Replaced,
     Removed,
+    /// Free and total bytes.
+    Space {
+        free: u64,
+        total: u64,
+    },
     /// Another thread rang the [`Doorbell`]; the token is [`DOORBELL`].
     Rang,
 }

@@ -2,7 +2,7 @@
 //! segments, replacing small files, removing files. One at a time, never on the path of a message. Filling a segment
 //! with zeros takes seconds, so that it is done in steps, between which all other jobs go first.
 
-use super::fs::{Preparation, replace_file};
+use super::fs::{Preparation, replace_file, space};
 use super::{Doorbell, Op, Token};
 use std::collections::VecDeque;
 use std::io;
@@ -16,6 +16,8 @@ pub enum Finished {
     Opened(OwnedFd),
     Replaced,
     Removed,
+    /// Free and total bytes.
+    Space(u64, u64),
 }
 
 /// Result of a job, under its token.
@@ -46,7 +48,7 @@ impl Worker {
         })
     }
 
-    /// Queues one of `Op::Prepare`, `Op::Replace`, `Op::Remove`. The number of jobs is bounded by their submitters:
+    /// Queues one of `Op::Prepare`, `Op::Replace`, `Op::Remove`, `Op::Space`. The number of jobs is bounded by their submitters:
     /// one per segment, configuration file and deleted file.
     pub fn submit(&mut self, token: Token, op: Op) {
         let jobs = self
@@ -149,6 +151,7 @@ fn begin(op: Op) -> io::Result<Begun> {
         } => replace_file(&path, &contents, keep_backup).map(|()| Finished::Replaced),
         Op::Remove { path } => removed(std::fs::remove_file(path)),
         Op::RemoveDirectory { path } => removed(std::fs::remove_dir_all(path)),
+        Op::Space { path } => space(&path).map(|(free, total)| Finished::Space(free, total)),
         other => panic!("not a job of the file worker: {other:?}"),
     };
     finished.map(Begun::Finished)

@@ -17,7 +17,7 @@ use crate::protocol::command::Encoding;
 use crate::protocol::response::{Request, Response};
 use crate::stats::CloseReason;
 use crate::stats::slow::Hops;
-use crate::storage::{Arrival, Fetched};
+use crate::storage::{Arrival, Fetched, Why};
 use bytes::Bytes;
 use std::net::SocketAddr;
 
@@ -86,6 +86,23 @@ impl Core {
         }
         if self.store.failure().is_some() {
             self.fail_acks();
+        }
+    }
+
+    /// Segments that retention deleted: in the counters and in the log.
+    pub(super) fn count_deleted(&mut self) {
+        while let Some(deleted) = self.store.take_deleted() {
+            self.counters.segments_deleted += 1;
+            self.counters.segment_bytes_deleted += deleted.bytes;
+            let (first, queues, shard) = (deleted.first, deleted.queues, self.id);
+            match deleted.why {
+                Why::Age | Why::AgeAndDisk => {
+                    tracing::info!(%shard, %first, queues, why = %deleted.why, "a segment was deleted")
+                }
+                Why::Disk | Why::Size => {
+                    tracing::warn!(%shard, %first, queues, why = %deleted.why, "a segment was deleted, whatever its age")
+                }
+            }
         }
     }
 

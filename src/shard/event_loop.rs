@@ -71,6 +71,7 @@ impl<I: Io> Shard<I> {
         }
         self.run_completions();
         self.core.deliver(&mut self.arrivals);
+        self.core.count_deleted();
     }
 
     fn run_completions(&mut self) {

@@ -8,6 +8,7 @@ use super::mailbox::{MailSender, mailbox};
 use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
 use crate::broker::{self, Broker, BrokerConfig, Effects};
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::http::{self, WatchedShards};
 use crate::control::mail::{FromShard, ToShard};
@@ -15,6 +16,7 @@ use crate::control::{
     ControlConfig, ExitReason, OpenNameServer, ShardIdentity, ToShardSender, run as run_control,
 };
 use crate::ids::ShardId;
+use crate::io::fs::utc_offset_seconds;
 use crate::io::uring::{Features, Uring, UringConfig};
 use crate::io::{FileSystem, Io, WriteMode};
 use crate::limits::{
@@ -23,7 +25,7 @@ use crate::limits::{
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
-use crate::storage::{FlushMode, Store, StoreConfig};
+use crate::storage::{FlushMode, RetentionConfig, Store, StoreConfig};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -94,6 +96,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             entry_cache_bytes: config.integer("entryCacheBytes") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
+            retention: retention(config),
             root: root.clone(),
         },
         uring: UringConfig {
@@ -112,6 +115,28 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
 
 fn delay_levels(config: &Config) -> DelayLevels {
     DelayLevels::parse(config.text("messageDelayLevel")).unwrap_or_default()
+}
+
+fn retention(config: &Config) -> RetentionConfig {
+    let number = |key| config.integer(key) as u64;
+    let hours = config.text("deleteWhen").split(';');
+    let hours = hours.filter_map(|hour| hour.trim().parse::<u32>().ok());
+    let now_s = (Clock::new().now().wall_ms / 1000) as i64;
+    RetentionConfig {
+        reserved_ms: number("fileReservedTime") * 3_600_000,
+        hours: hours.fold(0, |all, hour| all | 1 << hour),
+        utc_offset_s: utc_offset_seconds(now_s),
+        used_percent_max: number("diskMaxUsedSpaceRatio"),
+        forced_percent: match config.bool("cleanFileForciblyEnable") {
+            true => number("diskSpaceCleanForciblyRatio"),
+            false => u64::MAX,
+        },
+        log_bytes_max: match number("maxCommitLogBytes") {
+            0 => u64::MAX,
+            bytes => bytes,
+        },
+        pace_ms: number("deleteCommitLogFilesInterval"),
+    }
 }
 
 /// Runs the process until it is told to stop. **Errors**: one line that says what could not be had.

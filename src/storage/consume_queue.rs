@@ -135,6 +135,34 @@ impl Queue {
         self.max - self.files_start
     }
 
+    /// Messages below are gone.
+    pub fn raise_min(&mut self, to: QueueOffset) {
+        assert!(
+            self.min <= to.0 && to.0 <= self.max,
+            "{} {to} {}",
+            self.min,
+            self.max
+        );
+        self.min = to.0;
+    }
+
+    /// First offset in its files, and the first that its files have to keep: of what can be read, what is not written
+    /// yet, and the last one given out, which says where the queue goes on.
+    pub fn kept_in_files(&self) -> (u64, u64) {
+        let last = self.max.saturating_sub(1);
+        (self.files_start, self.min.min(self.persisted).min(last))
+    }
+
+    /// Files below are removed.
+    pub fn raise_files_start(&mut self, to: u64) {
+        assert!(
+            self.files_start < to && to <= self.kept_in_files().1,
+            "{} {to}",
+            self.files_start
+        );
+        self.files_start = to;
+    }
+
     pub fn last_store_timestamp(&self) -> Option<u64> {
         self.last_store_timestamp
     }

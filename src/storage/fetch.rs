@@ -89,6 +89,14 @@ impl Fetches {
         self.in_flight == 0 && self.waiting.is_empty()
     }
 
+    /// Records of this file are being read, or about to be.
+    pub fn uses(&self, file: File) -> bool {
+        self.reads.iter().any(|(_, read)| match &read.source {
+            Source::Log { segment, .. } | Source::Probe { segment, .. } => segment.file == file,
+            Source::Entries { .. } => false,
+        })
+    }
+
     /// Starts reading what a request misses. `Some` if there is nothing to read: all is in memory by now, or gone.
     pub fn begin<I: Io>(
         &mut self,
@@ -154,9 +162,11 @@ impl Fetches {
                 slot,
             } => {
                 let state = places.table.get(*queue);
-                if state.is_deleted {
+                if state.is_deleted || *from < state.bounds().min {
                     // Answered as an empty read.
-                    let segment = places.log.segments.get(0).map_or(File(0), |s| s.file);
+                    let segments = &places.log.segments;
+                    let last = segments.get(segments.len() - 1);
+                    let segment = last.map_or(File(0), |s| s.file);
                     (segment, 0, 0)
                 } else {
                     let number = places.files.number_of(from.0);
@@ -282,6 +292,8 @@ fn plan_records(
     let mut wanted: SmallVec<[(PhysicalOffset, u32); 32]> = SmallVec::new();
     for item in missing {
         match *item {
+            // Deleted since it was asked for: the request finds its queue to begin behind it.
+            Missing::Log { at, .. } if at < log.start() => {}
             Missing::Log { at, bytes } => wanted.push((at, bytes)),
             Missing::Record { at } => {
                 let (segment, room) = place(at, log)?;
@@ -365,7 +377,11 @@ fn plan_entries(
         };
         let state = places.table.get(queue);
         let bounds = state.bounds();
-        if state.is_deleted || from < bounds.min || from >= bounds.max {
+        if from < bounds.min && !state.is_deleted {
+            // As above.
+            continue;
+        }
+        if state.is_deleted || from >= bounds.max {
             let (min, max) = (bounds.min, bounds.max);
             return Err(format!("no entry {from}: the queue has {min} to {max}"));
         }

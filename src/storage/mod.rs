@@ -22,6 +22,7 @@ mod queue_table;
 mod queue_writer;
 mod recovery;
 mod removals;
+mod retention;
 mod scan;
 mod segment;
 mod tail_cache;
@@ -46,6 +47,8 @@ use queue_files::QueueFiles;
 use queue_table::{Pending, QueueTable};
 use queue_writer::QueueWriter;
 use removals::Removals;
+use retention::Retention;
+pub use retention::{Deleted, RetentionConfig, Why};
 use std::path::PathBuf;
 use tail_cache::TailCache;
 use upkeep::Upkeep;
@@ -78,6 +81,7 @@ pub struct StoreConfig {
     pub zero_fill: bool,
     /// When entries of the schedule topic are due, for those that are derived from the log.
     pub delay_levels: DelayLevels,
+    pub retention: RetentionConfig,
 }
 
 /// What [`Store::open`] found and did; printed in the start log.
@@ -245,6 +249,7 @@ pub struct Store {
     writer: QueueWriter,
     fetches: Fetches,
     removals: Removals,
+    retention: Retention,
     upkeep: Upkeep,
     is_closed: bool,
 }
@@ -399,6 +404,9 @@ impl Store {
     /// of it an error.
     pub fn record_at(&self, at: PhysicalOffset, fetched: &Fetched) -> Result<Bytes, Missing> {
         let in_memory = || {
+            if at < self.log.start() {
+                return None;
+            }
             let start = self.tail.get(at, RECORD_OVERHEAD_BYTES as u32)?;
             let bytes = fetch::check_record(&start, at).ok()?;
             let record = self.tail.get(at, u32::try_from(bytes).ok()?)?;

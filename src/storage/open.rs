@@ -8,6 +8,7 @@ use super::queue_table::QueueTable;
 use super::queue_writer::QueueWriter;
 use super::recovery::{Recovery, abort_path, at_path, checkpoint_path, lock_path};
 use super::removals::Removals;
+use super::retention::Retention;
 use super::tail_cache::TailCache;
 use super::tombstones::Tombstones;
 use super::upkeep::Upkeep;
@@ -106,6 +107,7 @@ impl Store {
             writer: QueueWriter::default(),
             fetches: Fetches::default(),
             removals: Removals::new(tombstones, &root),
+            retention: Retention::new(&config),
             upkeep: Upkeep::new(&root, checkpoint),
             is_closed: false,
             config,

@@ -151,9 +151,8 @@ impl QueueFiles {
         });
         let id = SlotId(key as u32);
         self.by_name.insert((index, number), id);
-        let directory = queue_directory(&self.root, &queue.topic, queue.queue_id);
         let op = Op::Prepare {
-            path: directory.join(file_name(number * self.file_bytes)),
+            path: self.path(queue, number),
             len: self.file_bytes,
             zero_fill: false,
         };
@@ -236,6 +235,25 @@ impl QueueFiles {
             self.slots[key].is_doomed = true;
             self.close_if_doomed(key, io);
         }
+    }
+
+    /// Closes a file that is going to be removed. `false`: it is in use.
+    pub fn close_unused<I: Io>(&mut self, index: QueueIndex, number: u64, io: &mut I) -> bool {
+        let Some(id) = self.by_name.get(&(index, number)).copied() else {
+            return true;
+        };
+        let slot = &self.slots[id.0 as usize];
+        let is_used = slot.pins > 0 || slot.state == State::Opening;
+        if !is_used {
+            self.close(id.0 as usize, io);
+        }
+        !is_used
+    }
+
+    /// Path of a queue's file.
+    pub fn path(&self, queue: &Queue, number: u64) -> PathBuf {
+        let directory = queue_directory(&self.root, &queue.topic, queue.queue_id);
+        directory.join(file_name(number * self.file_bytes))
     }
 
     /// A deleted queue's file is still being opened, which may create it.

@@ -135,6 +135,11 @@ impl QueueTable {
         }
     }
 
+    /// Indices given out so far, those of deleted queues included.
+    pub fn count(&self) -> u32 {
+        self.queues.len() as u32
+    }
+
     pub fn len(&self) -> usize {
         self.topics.values().flatten().flatten().count()
     }

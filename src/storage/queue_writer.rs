@@ -253,7 +253,8 @@ impl QueueWriter {
             && let Some((index, number)) = self.to_flush.pop()
         {
             let queue = table.get(index);
-            if queue.is_deleted {
+            let is_removed = files.end_of(number) <= queue.kept_in_files().0;
+            if queue.is_deleted || is_removed {
                 continue;
             }
             match files.acquire(index, queue, number, io) {

@@ -98,6 +98,14 @@ impl Segments {
         self.list.pop_back()
     }
 
+    /// Takes the oldest segment away, never the only one.
+    pub fn pop_front(&mut self) -> Option<Segment> {
+        if self.list.len() < 2 {
+            return None;
+        }
+        self.list.pop_front()
+    }
+
     /// The newest segment is unused: it becomes the prepared one.
     pub fn put_back(&mut self) {
         if let Some(segment) = self.list.pop_back() {

@@ -60,6 +60,16 @@ impl TailCache {
         }
     }
 
+    /// Drops what lies in front of the log's first byte.
+    pub fn drop_below(&mut self, start: PhysicalOffset) {
+        while let Some(oldest) = self.slices.front()
+            && oldest.end() <= start
+        {
+            self.bytes -= oldest.bytes.len() as u64;
+            self.slices.pop_front();
+        }
+    }
+
     /// The bytes at a place, if all of them are here.
     pub fn get(&self, at: PhysicalOffset, bytes: u32) -> Option<Bytes> {
         let behind = self.slices.partition_point(|slice| slice.start <= at);

@@ -1,8 +1,9 @@
 //! What the loop calls: ending the batch, completions, arrivals, cold reads, stop.
 
 use super::fetch::Places;
+use super::retention;
 use super::upkeep::Parts;
-use super::{Arrival, FetchDone, Fetched, FlushMode, Missing, Store, tokens};
+use super::{Arrival, Deleted, FetchDone, Fetched, FlushMode, Missing, Store, tokens};
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
 use crate::io::{Completion, Done, Failed, File, Io, Token};
@@ -21,6 +22,14 @@ fn expect_unit(token: Token, result: Result<Done, Failed>) -> Result<(), Failed>
 fn expect_file(token: Token, result: Result<Done, Failed>) -> Result<File, Failed> {
     match result {
         Ok(Done::Opened { file }) => Ok(file),
+        Ok(done) => unreachable!("{token:?} completed with {done:?}"),
+        Err(failed) => Err(failed),
+    }
+}
+
+fn expect_space(token: Token, result: Result<Done, Failed>) -> Result<(u64, u64), Failed> {
+    match result {
+        Ok(Done::Space { free, total }) => Ok((free, total)),
         Ok(done) => unreachable!("{token:?} completed with {done:?}"),
         Err(failed) => Err(failed),
     }
@@ -55,12 +64,22 @@ impl Store {
         self.tail.trim(self.log.visible());
         self.removals.drive(&self.table, &mut self.files, now, io);
         self.writer.drive(&mut self.table, &mut self.files, now, io);
+        let mut parts = retention::Parts {
+            log: &mut self.log,
+            tail: &mut self.tail,
+            table: &mut self.table,
+            files: &mut self.files,
+            fetches: &self.fetches,
+            upkeep: &mut self.upkeep,
+        };
+        self.retention.drive(&mut parts, now, io);
         let mut parts = Parts {
             log: &mut self.log,
             table: &mut self.table,
             files: &mut self.files,
             writer: &mut self.writer,
             removals: &self.removals,
+            retention_is_quiet: self.retention.is_quiet(),
             reads_are_quiet: self.fetches.is_quiet(),
         };
         self.upkeep.drive(&mut parts, now, io);
@@ -114,6 +133,11 @@ impl Store {
                 self.fetches
                     .on_read(token, result, &mut places, io, fetches);
             }
+            tokens::START_READ => {
+                let bytes = expect_bytes(token, result);
+                self.retention
+                    .on_entries(token, bytes, &mut self.files, now, io);
+            }
             _ => self.on_single(token, result, now),
         }
         self.drive(now, io);
@@ -133,6 +157,19 @@ impl Store {
                 let result = expect_unit(token, result);
                 self.removals.on_removed(result, &mut self.table, now);
             }
+            tokens::SPACE => self.retention.on_space(expect_space(token, result), now),
+            tokens::DATE_READ => {
+                let bytes = expect_bytes(token, result);
+                self.retention.on_dated(bytes, now);
+            }
+            tokens::REMOVE_SEGMENT => {
+                let result = expect_unit(token, result);
+                self.retention.on_segment_removed(result, now);
+            }
+            tokens::REMOVE_QUEUE_FILE => {
+                let result = expect_unit(token, result);
+                self.retention.on_queue_file_removed(result, now);
+            }
             tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
             _ => unreachable!("{token:?} is no operation of the store"),
         }
@@ -147,6 +184,9 @@ impl Store {
         fetches: &mut Vec<FetchDone>,
     ) {
         let opened = self.files.on_opened(token, result, io);
+        if let Err(failed) = &opened.result {
+            self.retention.on_open_failed(failed, now);
+        }
         let mut places = Places {
             log: &self.log,
             table: &self.table,
@@ -218,6 +258,7 @@ impl Store {
         self.writer
             .last_error()
             .or(removals)
+            .or(self.retention.last_error())
             .or(self.upkeep.last_error())
     }
 
@@ -253,9 +294,16 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
-            self.upkeep.next_deadline(&self.writer, &self.removals),
+            self.retention.next_deadline(&self.log, &self.upkeep),
+            self.upkeep
+                .next_deadline(&self.writer, &self.removals, self.retention.is_quiet()),
         ];
         deadlines.into_iter().flatten().min()
+    }
+
+    /// The next of the segments that were deleted since the last call; for the log and the counters.
+    pub fn take_deleted(&mut self) -> Option<Deleted> {
+        self.retention.take_deleted()
     }
 
     /// Refuses further appends, then flushes log and queues and writes the checkpoint, over several turns.

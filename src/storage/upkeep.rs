@@ -67,6 +67,8 @@ pub struct Parts<'a> {
     pub files: &'a mut QueueFiles,
     pub writer: &'a mut QueueWriter,
     pub removals: &'a Removals,
+    /// Nothing of it is under way.
+    pub retention_is_quiet: bool,
     /// No cold read is in flight.
     pub reads_are_quiet: bool,
 }
@@ -125,9 +127,26 @@ impl Upkeep {
         self.totals_changed = true;
     }
 
+    /// Queue files were removed: a checkpoint that still counts them would make the next start read the whole log.
+    pub fn on_files_removed(&mut self) {
+        self.totals_changed = true;
+        self.since_us = Some(0);
+    }
+
+    /// No checkpoint is in progress.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
     /// Only what [`Upkeep::drive`] would act upon: a deadline in the past must not wake the loop again and again.
-    pub fn next_deadline(&self, writer: &QueueWriter, removals: &Removals) -> Option<u64> {
-        let can_begin = self.phase == Phase::Idle && writer.is_idle() && removals.is_done();
+    pub fn next_deadline(
+        &self,
+        writer: &QueueWriter,
+        removals: &Removals,
+        retention_is_quiet: bool,
+    ) -> Option<u64> {
+        let is_free = writer.is_idle() && removals.is_done() && retention_is_quiet;
+        let can_begin = self.phase == Phase::Idle && is_free;
         let since = self
             .since_us
             .filter(|_| can_begin && self.stop == Stop::Not)?;
@@ -175,6 +194,7 @@ impl Upkeep {
             || self.phase != Phase::Idle
             || !parts.writer.is_idle()
             || !parts.removals.is_done()
+            || !parts.retention_is_quiet
         {
             return false;
         }
@@ -182,12 +202,12 @@ impl Upkeep {
             return parts.log.flushed() == parts.log.appended();
         }
         let news = parts.log.visible().bytes_since(self.covered());
-        let due = self.next_deadline(parts.writer, parts.removals);
+        let due = self.next_deadline(parts.writer, parts.removals, true);
         news >= CHECKPOINT_AFTER_BYTES || due.is_some_and(|due| due <= now.monotonic_us)
     }
 
     /// What the last checkpoint covers.
-    fn covered(&self) -> PhysicalOffset {
+    pub fn covered(&self) -> PhysicalOffset {
         let marks = self.checkpoint.marks;
         marks.map_or(PhysicalOffset(0), |marks| marks.dispatched)
     }
@@ -295,6 +315,7 @@ impl Upkeep {
             && parts.writer.is_idle()
             && parts.files.is_quiet()
             && parts.removals.is_quiet()
+            && parts.retention_is_quiet
             && parts.reads_are_quiet
             && self.phase != Phase::Replacing;
         if self.stop == Stop::Draining && is_quiet {

@@ -54,6 +54,8 @@ pub struct SimIo {
     death: Option<Death>,
     effects: Cell<u64>,
     dead: Cell<bool>,
+    /// Free and total bytes that the disk says it has; nothing is refused for it.
+    space: (u64, u64),
 }
 
 const EIO: i32 = 5;
@@ -67,7 +69,8 @@ fn kind_of(op: &Op) -> Option<OpKind> {
         Op::Prepare { .. } => Some(OpKind::Prepare),
         Op::Replace { .. } => Some(OpKind::Replace),
         Op::Remove { .. } | Op::RemoveDirectory { .. } => Some(OpKind::Remove),
-        Op::Accept { .. }
+        Op::Space { .. }
+        | Op::Accept { .. }
         | Op::Receive { .. }
         | Op::StopReceive { .. }
         | Op::Send { .. }
@@ -95,6 +98,7 @@ impl SimIo {
             death: None,
             effects: Cell::new(0),
             dead: Cell::new(false),
+            space: (1 << 40, 1 << 41),
         }
     }
 
@@ -149,6 +153,11 @@ impl SimIo {
     /// Forgets all faults that are still to come.
     pub fn heal(&mut self) {
         self.faults.clear();
+    }
+
+    /// The disk says from here on that it is so full.
+    pub fn set_used_percent(&mut self, percent: u64) {
+        self.space = (100 - percent, 100);
     }
 
     pub fn die(&mut self, death: Death) {
@@ -264,6 +273,10 @@ impl SimIo {
                 .map(|()| Done::Replaced),
             Op::Remove { path } => self.remove(&path).map(|()| Done::Removed),
             Op::RemoveDirectory { path } => self.remove_directory(&path).map(|()| Done::Removed),
+            Op::Space { path } => {
+                let (free, total) = self.space(&path)?;
+                Ok(Done::Space { free, total })
+            }
             Op::Accept { .. }
             | Op::Receive { .. }
             | Op::StopReceive { .. }
@@ -405,7 +418,7 @@ impl FileSystem for SimIo {
     }
     fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
         let _ = path;
-        Ok((1 << 40, 1 << 41))
+        Ok(self.space)
     }
 }
 

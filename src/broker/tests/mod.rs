@@ -19,7 +19,7 @@ use crate::protocol::message::{Record, StoredMessage};
 use crate::protocol::response::{
     Body, MessageIds, PullResponseHeader, Request, ResponseHeader, SendResponseHeader,
 };
-use crate::storage::{FetchDone, FlushMode, StoreConfig};
+use crate::storage::{FetchDone, FlushMode, RetentionConfig, StoreConfig};
 use crate::testing::sim_io::SimIo;
 use bytes::BytesMut;
 use std::collections::BTreeMap;
@@ -43,6 +43,7 @@ pub fn store_config() -> StoreConfig {
         entry_cache_bytes: 1 << 20,
         zero_fill: false,
         delay_levels: DelayLevels::default(),
+        retention: RetentionConfig::default(),
     }
 }
 

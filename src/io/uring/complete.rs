@@ -52,6 +52,7 @@ impl Uring {
             }),
             Ok(Finished::Replaced) => Ok(Done::Replaced),
             Ok(Finished::Removed) => Ok(Done::Removed),
+            Ok(Finished::Space(free, total)) => Ok(Done::Space { free, total }),
             Err(error) => Err(Failed {
                 errno: error.raw_os_error().unwrap_or(libc::EIO),
             }),

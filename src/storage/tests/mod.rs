@@ -6,6 +6,7 @@ mod crash;
 mod model;
 mod property;
 mod queues;
+mod retention;
 
 use super::*;
 use crate::ids::QueueOffset;
@@ -31,6 +32,7 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         entry_cache_bytes: 1 << 20,
         zero_fill: true,
         delay_levels: DelayLevels::default(),
+        retention: RetentionConfig::default(),
     }
 }
 
