@@ -212,12 +212,18 @@ impl Retention {
         self.deleted.pop_front()
     }
 
-    pub fn next_deadline(&self, log: &CommitLog, upkeep: &Upkeep) -> Option<u64> {
+    pub fn next_deadline(
+        &self,
+        log: &CommitLog,
+        table: &QueueTable,
+        upkeep: &Upkeep,
+    ) -> Option<u64> {
         match &self.step {
             Step::Searching(search) if search.is_ready => Some(0),
             Step::Idle if upkeep.is_idle() && !upkeep.is_stopping() => {
-                let is_wanted =
-                    self.unremoved.is_some() || self.trim_next.is_some() || log.segments.len() > 1;
+                let is_wanted = self.unremoved.is_some()
+                    || self.trim_next.is_some_and(|place| place < table.count())
+                    || log.segments.len() > 1;
                 is_wanted.then_some(self.due_us)
             }
             _ => None,

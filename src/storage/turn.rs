@@ -294,7 +294,8 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
-            self.retention.next_deadline(&self.log, &self.upkeep),
+            self.retention
+                .next_deadline(&self.log, &self.table, &self.upkeep),
             self.upkeep
                 .next_deadline(&self.writer, &self.removals, self.retention.is_quiet()),
         ];
