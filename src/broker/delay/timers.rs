@@ -348,6 +348,9 @@ fn deliver(
                 return delivered;
             }
             bytes += record.len();
+        } else {
+            tracing::warn!(at = %timer.at, due_ms = timer.place.0,
+                "a timer message is lost: its segment was deleted before it was due (fileReservedTime)");
         }
         broker.delays.timers.batch.remove(0);
         delivered += 1;
