@@ -1,6 +1,6 @@
 //! Blocking file system calls for start, recovery and offline tools, and the table of open files.
 
-use super::{File, FileSystem};
+use super::{File, FileSystem, Space};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use std::fs;
 use std::io::{self, Write};
@@ -210,15 +210,17 @@ impl FileSystem for Files {
         replace_file(path, contents, keep_backup)
     }
 
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         space(path)
     }
 }
 
-/// Free and total bytes of the file system that holds a path.
-pub fn space(path: &Path) -> io::Result<(u64, u64)> {
+pub fn space(path: &Path) -> io::Result<Space> {
     let stat = rustix::fs::statvfs(path)?;
-    Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+    Ok(Space {
+        used: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
+        available: stat.f_bavail * stat.f_frsize,
+    })
 }
 
 /// Seconds by which this machine's time zone is ahead of UTC at a time (seconds since the epoch).

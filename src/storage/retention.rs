@@ -23,7 +23,7 @@ use super::upkeep::Upkeep;
 use super::{Entry, StoreConfig, tokens};
 use crate::clock::Now;
 use crate::ids::{PhysicalOffset, QueueIndex, QueueOffset};
-use crate::io::{Failed, Io, Op, Token};
+use crate::io::{Failed, Io, Op, Space, Token};
 use crate::limits::{ENTRY_BYTES, RETENTION_ENTRIES_READ, RETENTION_QUEUES_A_TURN};
 use crate::protocol::message::{RECORD_OVERHEAD_BYTES, store_timestamp_of};
 use bytes::BytesMut;
@@ -283,18 +283,17 @@ impl Retention {
         } else if front_end(parts.log) <= parts.upkeep.covered() {
             self.step = Step::Measuring;
             let path = self.commit_log.clone();
-            io.submit(tokens::SPACE, Op::Space { path });
+            io.submit(tokens::RETENTION_SPACE, Op::Space { path });
         } else {
             self.due_us = now.after_ms(LOOK_MS);
         }
     }
 
-    pub fn on_space(&mut self, result: Result<(u64, u64), Failed>, now: Now) {
+    pub fn on_space(&mut self, result: Result<Space, Failed>, now: Now) {
         assert!(matches!(self.step, Step::Measuring), "{:?}", self.step);
         match result {
-            Ok((free, total)) => {
-                let used = total.saturating_sub(free);
-                self.used_percent = (u128::from(used) * 100 / u128::from(total.max(1))) as u64;
+            Ok(space) => {
+                self.used_percent = space.used_percent();
                 self.step = Step::Measured;
             }
             Err(failed) => self.on_failed("asking how full the disk is", &failed, now),

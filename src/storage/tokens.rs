@@ -19,12 +19,13 @@ const CHECKPOINT_KIND: u8 = FIRST + 7;
 const TOMBSTONES_KIND: u8 = FIRST + 8;
 const REMOVE_TOPIC_KIND: u8 = FIRST + 9;
 const REMOVE_ABORT_KIND: u8 = FIRST + 10;
-const SPACE_KIND: u8 = FIRST + 16;
+const RETENTION_SPACE_KIND: u8 = FIRST + 16;
 const DATE_READ_KIND: u8 = FIRST + 17;
 /// A read of entries for new starts of queues; the index is its slot in the table of open files.
 pub const START_READ: u8 = FIRST + 18;
 const REMOVE_SEGMENT_KIND: u8 = FIRST + 19;
 const REMOVE_QUEUE_FILE_KIND: u8 = FIRST + 20;
+const SPACE_KIND: u8 = FIRST + 11;
 
 // At most one of each of these is in flight.
 pub const LOG_FLUSH: Token = Token::new(LOG_FLUSH_KIND, 0, 0);
@@ -34,6 +35,7 @@ pub const TOMBSTONES: Token = Token::new(TOMBSTONES_KIND, 0, 0);
 pub const REMOVE_TOPIC: Token = Token::new(REMOVE_TOPIC_KIND, 0, 0);
 pub const REMOVE_ABORT: Token = Token::new(REMOVE_ABORT_KIND, 0, 0);
 pub const SPACE: Token = Token::new(SPACE_KIND, 0, 0);
+pub const RETENTION_SPACE: Token = Token::new(RETENTION_SPACE_KIND, 0, 0);
 pub const DATE_READ: Token = Token::new(DATE_READ_KIND, 0, 0);
 pub const REMOVE_SEGMENT: Token = Token::new(REMOVE_SEGMENT_KIND, 0, 0);
 pub const REMOVE_QUEUE_FILE: Token = Token::new(REMOVE_QUEUE_FILE_KIND, 0, 0);

@@ -6,8 +6,8 @@
 use super::disk::{Disk, InodeId};
 use crate::clock::Now;
 use crate::io::{
-    BufferId, Completion, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Token,
-    WriteMode,
+    BufferId, Completion, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Space,
+    Token, WriteMode,
 };
 use bytes::BytesMut;
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -50,12 +50,11 @@ pub struct SimIo {
     held: Vec<(Token, Op)>,
     hold: bool,
     now: Now,
+    space: Space,
     faults: Vec<Fault>,
     death: Option<Death>,
     effects: Cell<u64>,
     dead: Cell<bool>,
-    /// Free and total bytes that the disk says it has; nothing is refused for it.
-    space: (u64, u64),
 }
 
 const EIO: i32 = 5;
@@ -69,12 +68,12 @@ fn kind_of(op: &Op) -> Option<OpKind> {
         Op::Prepare { .. } => Some(OpKind::Prepare),
         Op::Replace { .. } => Some(OpKind::Replace),
         Op::Remove { .. } | Op::RemoveDirectory { .. } => Some(OpKind::Remove),
-        Op::Space { .. }
-        | Op::Accept { .. }
+        Op::Accept { .. }
         | Op::Receive { .. }
         | Op::StopReceive { .. }
         | Op::Send { .. }
-        | Op::Close { .. } => None,
+        | Op::Close { .. }
+        | Op::Space { .. } => None,
     }
 }
 
@@ -94,11 +93,14 @@ impl SimIo {
             held: Vec::new(),
             hold: false,
             now,
+            space: Space {
+                used: 1 << 40,
+                available: 1 << 40,
+            },
             faults: Vec::new(),
             death: None,
             effects: Cell::new(0),
             dead: Cell::new(false),
-            space: (1 << 40, 1 << 41),
         }
     }
 
@@ -131,6 +133,10 @@ impl SimIo {
         self.held.remove(index);
     }
 
+    pub fn set_space(&mut self, space: Space) {
+        self.space = space;
+    }
+
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
     }
@@ -153,11 +159,6 @@ impl SimIo {
     /// Forgets all faults that are still to come.
     pub fn heal(&mut self) {
         self.faults.clear();
-    }
-
-    /// The disk says from here on that it is so full.
-    pub fn set_used_percent(&mut self, percent: u64) {
-        self.space = (100 - percent, 100);
     }
 
     pub fn die(&mut self, death: Death) {
@@ -273,10 +274,7 @@ impl SimIo {
                 .map(|()| Done::Replaced),
             Op::Remove { path } => self.remove(&path).map(|()| Done::Removed),
             Op::RemoveDirectory { path } => self.remove_directory(&path).map(|()| Done::Removed),
-            Op::Space { path } => {
-                let (free, total) = self.space(&path)?;
-                Ok(Done::Space { free, total })
-            }
+            Op::Space { .. } => Ok(Done::Space(self.space)),
             Op::Accept { .. }
             | Op::Receive { .. }
             | Op::StopReceive { .. }
@@ -416,7 +414,7 @@ impl FileSystem for SimIo {
         }
         disk.replace(path, contents)
     }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         let _ = path;
         Ok(self.space)
     }

@@ -1,6 +1,7 @@
 //! Deleting segments: by age, disk and size, what queues look like afterwards, and death in between.
 
 use super::*;
+use crate::io::Space;
 use crate::testing::sim_io::{Death, OpKind};
 use std::path::Path;
 
@@ -30,6 +31,13 @@ fn fill(shop: &mut Shop, from: usize, to: usize) {
     for n in from..to {
         shop.send("T", n as u32 % 2, n.to_string().as_bytes());
         shop.turn();
+    }
+}
+
+fn percent(used: u64) -> Space {
+    Space {
+        used,
+        available: 100 - used,
     }
 }
 
@@ -138,13 +146,13 @@ fn size_and_a_full_disk_delete_whatever_the_age_but_never_the_newest() {
     shop.pass_ms(60_000);
     assert_eq!(shop.store.log.segments.len(), 2);
     check(&mut shop, COUNT);
-    for (used, forced, is_deleted) in [(84, 85, false), (90, u64::MAX, false), (85, 85, true)] {
+    for (used, forced, is_deleted) in [(84, 85, false), (89, u64::MAX, false), (85, 85, true)] {
         let retention = RetentionConfig {
             forced_percent: forced,
             ..RetentionConfig::default()
         };
         let mut shop = Shop::open(keeping(retention));
-        shop.io.set_used_percent(used);
+        shop.io.set_space(percent(used));
         fill(&mut shop, 0, COUNT);
         shop.pass_ms(60_000);
         assert_eq!(shop.store.log.segments.len() == 1, is_deleted, "{used}");
@@ -162,7 +170,7 @@ fn a_disk_that_fills_up_does_not_wait_for_the_hour_but_for_the_age() {
         ..RetentionConfig::default()
     };
     let mut shop = Shop::open(keeping(retention));
-    shop.io.set_used_percent(75);
+    shop.io.set_space(percent(75));
     fill(&mut shop, 0, COUNT);
     shop.pass_ms(HOUR_MS - 60_000);
     assert!(shop.store.take_deleted().is_none());
