@@ -10,7 +10,8 @@ use super::random::{Random, Trace};
 use super::sim_io::SimIo;
 use crate::clock::Now;
 use crate::io::{
-    BufferId, Completion, Done, Doorbell, File, FileSystem, Io, Op, Ring, Socket, Token, WriteMode,
+    BufferId, Completion, Done, Doorbell, File, FileSystem, Io, Op, Ring, Socket, Space, Token,
+    WriteMode,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -320,7 +321,7 @@ impl FileSystem for Host {
     fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()> {
         self.files.replace(path, contents, keep_backup)
     }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         self.files.space(path)
     }
 }
