@@ -278,8 +278,9 @@ impl Simulation {
         }
     }
 
-    /// An orderly stop; a process that does not end in time is killed.
+    /// An orderly stop, in calm weather: what a failing disk does to it is not simulated.
     fn stop(&mut self) -> Result<(), String> {
+        self.shard.io.set_calm(true);
         self.sender
             .try_send(ToShard::Stop)
             .map_err(|mail| format!("no room for {mail:?}"))?;
