@@ -117,6 +117,7 @@ impl Bench {
             entry_cache_bytes: 8 << 20,
             zero_fill: false,
             delay_levels: Default::default(),
+            index: Default::default(),
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {

@@ -71,6 +71,7 @@ fn config(root: &Path, segment_bytes: u64, flush: FlushMode) -> StoreConfig {
         entry_cache_bytes: MIB / 4,
         zero_fill: true,
         delay_levels: Default::default(),
+        index: Default::default(),
     }
 }
 

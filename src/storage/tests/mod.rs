@@ -3,6 +3,7 @@
 mod apache;
 mod basics;
 mod crash;
+mod index;
 mod model;
 mod property;
 mod queues;
@@ -31,6 +32,13 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         entry_cache_bytes: 1 << 20,
         zero_fill: true,
         delay_levels: DelayLevels::default(),
+        index: IndexConfig {
+            is_enabled: true,
+            sizes: IndexSizes {
+                slots: 7,
+                units: 40,
+            },
+        },
     }
 }
 
