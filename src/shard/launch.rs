@@ -92,6 +92,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             flush,
             tail_cache_bytes: config.integer("tailCacheBytes") as u64,
             entry_cache_bytes: config.integer("entryCacheBytes") as u64,
+            disk_full_percent: config.integer("diskSpaceWarningLevelRatio") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
             index: IndexConfig {
@@ -534,6 +535,7 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         scratch: Scratch::default(),
         registrations: VecDeque::new(),
         registration_sequence: 0,
+        adopted: 0,
         closing: Vec::new(),
         pausing: Vec::new(),
         resumed: Vec::new(),

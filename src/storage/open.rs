@@ -9,6 +9,7 @@ use super::queue_table::QueueTable;
 use super::queue_writer::QueueWriter;
 use super::recovery::{Recovery, abort_path, at_path, checkpoint_path, lock_path};
 use super::removals::Removals;
+use super::space::DiskWatch;
 use super::tail_cache::TailCache;
 use super::tombstones::Tombstones;
 use super::upkeep::Upkeep;
@@ -106,6 +107,7 @@ impl Store {
             store_timestamp,
         };
         let checkpoint = begin_checkpoint(&root, checkpoint, &table, &index, log_start, io)?;
+        let disk = DiskWatch::new(&config.commit_log, config.disk_full_percent, end, io);
         let store = Self {
             lock,
             log: CommitLog::new(segments, log_start, config.flush, config.tail_cache_bytes),
@@ -117,6 +119,7 @@ impl Store {
             index,
             removals: Removals::new(tombstones, &root),
             upkeep: Upkeep::new(&root, checkpoint),
+            disk,
             is_closed: false,
             config,
         };

