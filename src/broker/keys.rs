@@ -82,12 +82,9 @@ fn find(
     if question.max == 0 || question.key.is_empty() {
         return Ok(found);
     }
-    let query = KeyQuery {
-        hash: Store::key_hash(question.topic, question.key),
-        begin_ms: question.begin_ms,
-        end_ms: question.end_ms,
-        max: QUERY_RECORDS_MAX,
-    };
+    let hash = Store::key_hash(question.topic, question.key);
+    let (begin_ms, end_ms) = (question.begin_ms, question.end_ms);
+    let query = KeyQuery::new(hash, begin_ms, end_ms, QUERY_RECORDS_MAX);
     let places = cx
         .store
         .find_key(query, cx.fetched)

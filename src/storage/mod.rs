@@ -99,11 +99,32 @@ pub struct IndexConfig {
 /// A question to the index: the places of records with a key of this hash, stored about then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyQuery {
-    pub hash: u32,
-    pub begin_ms: u64,
-    pub end_ms: u64,
-    /// Places wanted, the newest.
-    pub max: u32,
+    hash: u32,
+    /// Seconds, as the index has them.
+    begin: u32,
+    end: u32,
+    max: u32,
+}
+
+impl KeyQuery {
+    /// Up to `max` places, the newest. Seconds are taken whole: who asks compares milliseconds.
+    pub fn new(hash: u32, begin_ms: u64, end_ms: u64, max: u32) -> Self {
+        let seconds = |ms: u64| u32::try_from(ms / 1000).unwrap_or(u32::MAX);
+        Self {
+            hash,
+            begin: seconds(begin_ms),
+            end: seconds(end_ms),
+            max,
+        }
+    }
+
+    fn begin_ms(&self) -> u64 {
+        u64::from(self.begin) * 1000
+    }
+
+    fn end_ms(&self) -> u64 {
+        u64::from(self.end) * 1000 + 999
+    }
 }
 
 /// What [`Store::open`] found and did; printed in the start log.

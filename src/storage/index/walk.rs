@@ -57,8 +57,8 @@ impl Walk {
         let seconds = u64::try_from(unit.seconds).unwrap_or(0);
         // The fraction of the second is not kept: who asks compares the record's own time.
         let from_ms = begin_ms.saturating_add(seconds * 1000);
-        let is_late = from_ms.saturating_add(999) >= self.query.begin_ms;
-        let is_in_time = is_late && from_ms <= self.query.end_ms;
+        let is_late = from_ms.saturating_add(999) >= self.query.begin_ms();
+        let is_in_time = is_late && from_ms <= self.query.end_ms();
         if unit.hash == self.query.hash && is_in_time && !self.found.contains(&unit.at) {
             self.found.push(unit.at);
         }
@@ -88,8 +88,8 @@ impl Index {
             }
             let is_last = place + 1 == self.files.len();
             let header = file.header;
-            let is_apart = header.begin_ms > query.end_ms
-                || header.end_ms.saturating_add(999) < query.begin_ms;
+            let is_apart = header.begin_ms > query.end_ms()
+                || header.end_ms.saturating_add(999) < query.begin_ms();
             match walk.at {
                 _ if is_apart || header.next <= 1 => walk.leave(file.name),
                 At::Slot => {

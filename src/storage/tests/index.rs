@@ -28,13 +28,10 @@ fn send(shop: &mut Shop, number: usize, sent: &mut Sent) {
     }
 }
 
+type Damage<'a> = &'a dyn Fn(&mut Disk);
+
 fn query(topic: &str, key: &str) -> KeyQuery {
-    KeyQuery {
-        hash: Store::key_hash(topic, key),
-        begin_ms: 0,
-        end_ms: u64::MAX,
-        max: 1000,
-    }
+    KeyQuery::new(Store::key_hash(topic, key), 0, u64::MAX, 1000)
 }
 
 fn find(shop: &mut Shop, query: KeyQuery) -> Vec<PhysicalOffset> {
@@ -127,7 +124,7 @@ fn keys_are_found_before_and_after_a_restart() {
     };
     assert_eq!(find(&mut shop, narrow).len(), 3);
     let past = KeyQuery {
-        end_ms: 1,
+        end: 1,
         ..query("T", "all")
     };
     assert_eq!(find(&mut shop, past), []);
@@ -186,7 +183,7 @@ fn damaged_files_are_derived_again() {
     let (shop, sent) = run(Disk::new(), None);
     let disk = shop.io.disk().clone();
     let files = index_files(&disk);
-    let damage: [(&str, &dyn Fn(&mut Disk)); 4] = [
+    let damage: [(&str, Damage<'_>); 4] = [
         ("short", &|disk| {
             let id = disk.find(&files[1]).unwrap();
             disk.set_len(id, 100);
