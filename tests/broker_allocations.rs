@@ -119,6 +119,7 @@ impl Bench {
             zero_fill: false,
             delay_levels: Default::default(),
             retention: Default::default(),
+            index: Default::default(),
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {

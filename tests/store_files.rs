@@ -73,6 +73,7 @@ fn config(root: &Path, segment_bytes: u64, flush: FlushMode) -> StoreConfig {
         zero_fill: true,
         delay_levels: Default::default(),
         retention: Default::default(),
+        index: Default::default(),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::limits::{
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
-use crate::storage::{FlushMode, RetentionConfig, Store, StoreConfig};
+use crate::storage::{FlushMode, IndexConfig, IndexSizes, RetentionConfig, Store, StoreConfig};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -98,6 +98,13 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
             retention: retention(config),
+            index: IndexConfig {
+                is_enabled: config.bool("messageIndexEnable"),
+                sizes: IndexSizes {
+                    slots: config.integer("maxHashSlotNum") as u32,
+                    units: config.integer("maxIndexNum") as u32,
+                },
+            },
             root: root.clone(),
         },
         uring: UringConfig {
@@ -393,7 +400,8 @@ fn shard_thread(
     }
 }
 
-type Built<I> = (Shard<I>, MailSender<ToShard>);
+/// A shard, and how to write to it.
+pub type Built<I> = (Shard<I>, MailSender<ToShard>);
 
 fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, String> {
     for folder in [&plan.store.root, &plan.store.commit_log] {
@@ -405,6 +413,16 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, S
         tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
     }
     build_on(plan, io, report)
+}
+
+/// A shard of this configuration on a backend of a test.
+#[cfg(any(test, feature = "testing"))]
+pub fn build_simulated<I: Io>(
+    config: &Config,
+    io: I,
+    report: mpsc::Sender<FromShard>,
+) -> Result<Built<I>, String> {
+    build_on(&plan(config, 0, None), io, report)
 }
 
 /// A shard on any backend, its store recovered and its listener open. **Errors**: one line that says what could not

@@ -75,11 +75,15 @@ impl Store {
             upkeep: &mut self.upkeep,
         };
         self.retention.drive(&mut parts, now, io);
+        let log_range = (self.log.start(), self.log.visible());
+        self.index
+            .drive(log_range, self.fetches.is_quiet(), now, io);
         let mut parts = Parts {
             log: &mut self.log,
             table: &mut self.table,
             files: &mut self.files,
             writer: &mut self.writer,
+            index: &mut self.index,
             removals: &self.removals,
             retention_is_quiet: self.retention.is_quiet(),
             reads_are_quiet: self.fetches.is_quiet(),
@@ -88,6 +92,7 @@ impl Store {
         if self.upkeep.is_stopped() {
             self.log.segments.close(io);
             self.files.close_all(io);
+            self.index.close(io);
             io.close(self.lock);
             self.is_closed = true;
         }
@@ -131,6 +136,7 @@ impl Store {
                     log: &self.log,
                     table: &self.table,
                     files: &mut self.files,
+                    index: &self.index,
                 };
                 self.fetches
                     .on_read(token, result, &mut places, io, fetches);
@@ -140,6 +146,7 @@ impl Store {
                 self.retention
                     .on_entries(token, bytes, &mut self.files, now, io);
             }
+            tokens::INDEX_WRITE => self.index.on_written(expect_unit(token, result), now),
             _ => self.on_single(token, result, now),
         }
         self.drive(now, io);
@@ -172,6 +179,9 @@ impl Store {
                 let result = expect_unit(token, result);
                 self.retention.on_queue_file_removed(result, now);
             }
+            tokens::INDEX_OPEN => self.index.on_opened(expect_file(token, result), now),
+            tokens::INDEX_FLUSH => self.index.on_flushed(expect_unit(token, result)),
+            tokens::INDEX_REMOVE => self.index.on_removed(expect_unit(token, result)),
             tokens::SPACE => self.disk.on_space(expect_space(token, result), now),
             tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
             _ => unreachable!("{token:?} is no operation of the store"),
@@ -194,6 +204,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches
             .on_opened(&opened.reads, &opened.result, &mut places, io, fetches);
@@ -269,6 +280,7 @@ impl Store {
             .last_error()
             .or(removals)
             .or(self.retention.last_error())
+            .or(self.index.last_error())
             .or(self.upkeep.last_error())
     }
 
@@ -291,6 +303,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches.begin(key, missing, have, &mut places, io)
     }
@@ -304,6 +317,7 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
+            self.index.next_deadline(),
             self.disk.next_deadline(self.log.appended()),
             self.retention
                 .next_deadline(&self.log, &self.table, &self.upkeep),

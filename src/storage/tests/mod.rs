@@ -4,6 +4,7 @@ mod apache;
 mod basics;
 mod crash;
 mod full;
+mod index;
 mod model;
 mod property;
 mod queues;
@@ -35,6 +36,13 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         zero_fill: true,
         delay_levels: DelayLevels::default(),
         retention: RetentionConfig::default(),
+        index: IndexConfig {
+            is_enabled: true,
+            sizes: IndexSizes {
+                slots: 7,
+                units: 40,
+            },
+        },
     }
 }
 
