@@ -80,6 +80,18 @@ pub const TIMER_MS_MAX: u64 = 3 * 86_400 * 1000;
 /// Timer messages of one shard that are in memory, the earliest; the others wait on disk. Source: arithmetic, 32 bytes
 /// for each.
 pub const TIMERS_IN_MEMORY_MAX: usize = if cfg!(test) { 512 } else { 262_144 };
+/// Undecided half messages of one shard that are in memory; further ones are not checked before there is room. Source:
+/// arithmetic, about 150 bytes for each.
+pub const HALVES_IN_MEMORY_MAX: usize = if cfg!(test) { 64 } else { 262_144 };
+/// Half messages from the first undecided to the last that was looked at: beyond it, those that are long undecided are
+/// stored again at the end. Source: ours, so many records of decisions are read after a start.
+pub const HALVES_STRETCH_MAX: u64 = if cfg!(test) { 256 } else { 1 << 20 };
+/// Half messages behind those, of which one bit each tells whether they are decided; further ones can't be decided yet
+/// (37 is answered 2). Source: arithmetic, 8 MiB.
+pub const HALVES_AHEAD_MAX: u64 = if cfg!(test) { 1024 } else { 1 << 26 };
+/// Places in the queue of decisions that are remembered, to begin there after a start; beyond it, the newest ones are
+/// merged. Source: ours, those of a whole stretch.
+pub const OP_MARKS_MAX: usize = 4096;
 /// Locks on queues of one shard, over all groups. At the limit: 41 does not grant further ones. Source: arithmetic,
 /// about 200 bytes for each.
 pub const LOCKS_MAX: usize = 200_000;

@@ -23,6 +23,7 @@ pub mod resets;
 pub mod retry;
 pub mod send;
 pub mod topics;
+pub mod transactions;
 pub mod unique_key;
 
 #[cfg(test)]
@@ -78,6 +79,7 @@ pub struct BrokerConfig {
     pub timers: bool,
     /// `timerMaxDelaySec`, in milliseconds.
     pub timer_ms_max: u64,
+    pub transactions: transactions::TransactionConfig,
 }
 
 /// Who asks.
@@ -170,6 +172,7 @@ pub struct ConfigFiles<'a> {
     pub offsets: Option<&'a [u8]>,
     pub delays: Option<&'a [u8]>,
     pub timers: Option<&'a [u8]>,
+    pub transactions: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -185,6 +188,7 @@ pub struct Broker {
     pub settings_version: DataVersion,
     pub holds: holds::Holds,
     pub delays: delay::Delays,
+    pub transactions: transactions::Transactions,
     pub locks: locks::Locks,
     pub rates: rates::Rates,
     /// Requests to clients that wait for their answers.
@@ -198,10 +202,12 @@ pub struct Broker {
 impl Broker {
     /// A broker over what its files say; each is `None` on a new store. **Errors**: the file and what is wrong with it.
     pub fn load(config: BrokerConfig, files: ConfigFiles<'_>) -> Result<Self, String> {
+        let offsets = offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?;
         Ok(Self {
+            transactions: transactions::Transactions::load(files.transactions, &offsets)?,
             topics: topics::Topics::load(&config, files.topics)?,
             groups: groups::Groups::load(files.groups)?,
-            offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            offsets,
             resets: resets::Resets::default(),
             clients: clients::Clients::default(),
             settings_version: DataVersion::default(),
@@ -219,6 +225,7 @@ impl Broker {
     /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
         delay::on_arrival(self, arrival, cx);
+        transactions::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
     }
 
@@ -229,6 +236,7 @@ impl Broker {
         relay::expire(self, cx);
         offsets::persist_if_due(self, cx);
         delay::expire(self, cx);
+        transactions::expire(self, cx);
     }
 
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
@@ -255,6 +263,7 @@ impl Broker {
             self.relays.next_deadline(),
             self.offsets.next_deadline(),
             self.delays.next_deadline(),
+            self.transactions.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -267,5 +276,6 @@ impl Broker {
         relay::answer_all(self, cx);
         offsets::persist_now(self, cx);
         delay::begin_stop(self, cx);
+        transactions::begin_stop(self, cx);
     }
 }

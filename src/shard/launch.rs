@@ -7,6 +7,7 @@ use super::files::ConfigFiles;
 use super::mailbox::{MailSender, mailbox};
 use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
+use crate::broker::transactions::TransactionConfig;
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::config::Config;
 use crate::control::http::{self, WatchedShards};
@@ -83,6 +84,12 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             delay_levels: delay_levels(config),
             timers: config.bool("timerWheelEnable"),
             timer_ms_max: TIMER_MS_MAX,
+            transactions: TransactionConfig {
+                timeout_ms: config.integer("transactionTimeOut") as u64,
+                interval_ms: config.integer("transactionCheckInterval") as u64,
+                checks_max: config.integer("transactionCheckMax") as u32,
+                is_refused: config.bool("rejectTransactionMessage"),
+            },
         },
         store: StoreConfig {
             commit_log: config.commit_log(shard),
@@ -458,12 +465,14 @@ fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     let offsets = read("consumerOffset.json")?;
     let delays = read("delayOffset.json")?;
     let timers = read("ringmqTimers.json")?;
+    let transactions = read("ringmqTransactions.json")?;
     let files = broker::ConfigFiles {
         topics: topics.as_deref(),
         groups: groups.as_deref(),
         offsets: offsets.as_deref(),
         delays: delays.as_deref(),
         timers: timers.as_deref(),
+        transactions: transactions.as_deref(),
     };
     Broker::load(plan.broker.clone(), files)
 }
