@@ -627,121 +627,134 @@ fn random(state: &mut u64) -> u64 {
 #[test]
 fn every_half_message_ends_one_way() {
     for seed in 1..=8_u64 {
-        every_half_message_ends(seed);
+        let mut life = Life {
+            desk: Desk::open(Life::config(), Life::store(seed)),
+            seed,
+            dice: seed,
+            halves: Vec::new(),
+            decided: BTreeMap::new(),
+        };
+        while life.halves.len() < 120 {
+            life = life.step();
+        }
+        life.end();
     }
 }
 
-fn every_half_message_ends(seed: u64) {
-    let mut dice = seed;
-    let store = || StoreConfig {
-        tail_cache_bytes: if seed.is_multiple_of(2) { 0 } else { 64 << 20 },
-        ..store_config()
-    };
-    let config = || {
-        let mut config: BrokerConfig = broker_config();
+/// A broker, its producers, and what they were told.
+struct Life {
+    desk: Desk,
+    seed: u64,
+    dice: u64,
+    halves: Vec<(String, Begun)>,
+    decided: BTreeMap<String, i32>,
+}
+
+impl Life {
+    fn store(seed: u64) -> StoreConfig {
+        StoreConfig {
+            tail_cache_bytes: if seed.is_multiple_of(2) { 0 } else { 64 << 20 },
+            ..store_config()
+        }
+    }
+
+    fn config() -> BrokerConfig {
+        let mut config = broker_config();
         config.transactions.checks_max = 2;
         config
-    };
-    let mut desk = Desk::open(config(), store());
-    let mut halves: Vec<(String, Begun)> = Vec::new();
-    let mut decided: BTreeMap<String, i32> = BTreeMap::new();
-    let count = 120;
-    let asked = connection(7);
-    while halves.len() < count {
-        match random(&mut dice) % 12 {
-            0..=5 => {
-                let body = format!("h{}", halves.len());
-                let immunity = random(&mut dice) % 40;
-                let properties = match random(&mut dice) % 3 {
-                    0 => format!("{PROPERTIES}CHECK_IMMUNITY_TIME_IN_SECONDS\u{1}{immunity}\u{2}"),
-                    _ => PROPERTIES.to_owned(),
-                };
-                let half = begin_with(&mut desk, &properties, &body);
-                halves.push((body, half));
-            }
-            6..=8 if !halves.is_empty() => {
-                let place = random(&mut dice) as usize % halves.len();
-                let decision = if random(&mut dice) % 2 == 0 {
-                    COMMIT
-                } else {
-                    ROLLBACK
-                };
-                let (body, half) = halves[place].clone();
-                note(&mut desk, &mut decided, &body, &half, decision, false, seed);
+    }
+
+    fn pick(&mut self, of: u64) -> u64 {
+        random(&mut self.dice) % of
+    }
+
+    fn step(mut self) -> Self {
+        let asked = connection(7);
+        match self.pick(12) {
+            0..=5 => self.begin(),
+            6..=8 if !self.halves.is_empty() => {
+                let place = self.pick(self.halves.len() as u64);
+                let (body, half) = self.halves[place as usize].clone();
+                let decision = [COMMIT, ROLLBACK][self.pick(2) as usize];
+                self.decide(&body, &half, decision, false);
             }
             9 => {
-                join(&mut desk, asked);
-                run_ms(&mut desk, random(&mut dice) % 20_000);
-                for asked in take_checks(&mut desk) {
-                    let decision = [COMMIT, ROLLBACK, 0][random(&mut dice) as usize % 3];
+                join(&mut self.desk, asked);
+                let ms = self.pick(20_000);
+                run_ms(&mut self.desk, ms);
+                for asked in take_checks(&mut self.desk) {
+                    let decision = [COMMIT, ROLLBACK, 0][self.pick(3) as usize];
                     if decision != 0 {
-                        note(
-                            &mut desk,
-                            &mut decided,
-                            &asked.body,
-                            &asked.half,
-                            decision,
-                            true,
-                            seed,
-                        );
+                        self.decide(&asked.body, &asked.half, decision, true);
                     }
                 }
             }
-            10 => desk.close(asked),
-            11 if random(&mut dice) % 4 == 0 => {
-                desk = desk.killed(config(), store());
-                run_ms(&mut desk, 10);
+            10 => self.desk.close(asked),
+            11 if self.pick(4) == 0 => {
+                self.desk = self.desk.killed(Self::config(), Self::store(self.seed));
+                run_ms(&mut self.desk, 10);
             }
-            _ => run_ms(&mut desk, random(&mut dice) % 3000),
+            _ => {
+                let ms = self.pick(3000);
+                run_ms(&mut self.desk, ms);
+            }
         }
+        self
     }
-    for _ in 0..12 {
-        join(&mut desk, connection(6));
-        run_ms(&mut desk, 40_000);
-        desk.calls.clear();
-    }
-    let mut committed = bodies(&mut desk);
-    let given_up = bodies_of(&mut desk, CHECK_MAX_TOPIC, 0);
-    for (body, _) in &halves {
-        let delivered = committed.iter().filter(|b| *b == body).count();
-        let left = given_up.iter().filter(|b| *b == body).count();
-        let expected = match decided.get(body) {
-            Some(&COMMIT) => (1, 0),
-            Some(_) => (0, 0),
-            None => (0, 1),
-        };
-        assert_eq!((delivered, left), expected, "seed {seed}, {body}");
-    }
-    committed.sort();
-    committed.dedup();
-    assert!(!committed.is_empty() && !given_up.is_empty(), "seed {seed}");
-    assert_eq!(desk.broker.transactions.in_memory(), 0, "seed {seed}");
-}
 
-/// Decides and compares with what was decided before.
-fn note(
-    desk: &mut Desk,
-    decided: &mut BTreeMap<String, i32>,
-    body: &str,
-    half: &Begun,
-    decision: i32,
-    is_check: bool,
-    seed: u64,
-) {
-    let opaque = start_end(desk, half, decision, is_check, 0);
-    let code = answer_of(desk, opaque).code.0;
-    match code {
-        0 => {
-            let before = decided.insert(body.to_owned(), decision);
-            assert_eq!(before, None, "seed {seed}: {body} was decided twice");
+    fn begin(&mut self) {
+        let body = format!("h{}", self.halves.len());
+        let immunity = self.pick(40);
+        let properties = match self.pick(3) {
+            0 => format!("{PROPERTIES}CHECK_IMMUNITY_TIME_IN_SECONDS\u{1}{immunity}\u{2}"),
+            _ => PROPERTIES.to_owned(),
+        };
+        let half = begin_with(&mut self.desk, &properties, &body);
+        self.halves.push((body, half));
+    }
+
+    /// Decides and compares with what was decided before.
+    fn decide(&mut self, body: &str, half: &Begun, decision: i32, is_check: bool) {
+        let seed = self.seed;
+        let opaque = start_end(&mut self.desk, half, decision, is_check, 0);
+        match answer_of(&mut self.desk, opaque).code.0 {
+            0 => {
+                let before = self.decided.insert(body.to_owned(), decision);
+                assert_eq!(before, None, "seed {seed}: {body} was decided twice");
+            }
+            1 => {
+                let given_up = bodies_of(&mut self.desk, CHECK_MAX_TOPIC, 0);
+                let is_over = self.decided.contains_key(body) || given_up.iter().any(|b| b == body);
+                assert!(is_over, "seed {seed}: {body} is refused, but undecided");
+            }
+            604 => assert!(!is_check),
+            code => panic!("seed {seed}: {code}"),
         }
-        1 => {
-            let given_up = bodies_of(desk, CHECK_MAX_TOPIC, 0);
-            let is_over = decided.contains_key(body) || given_up.iter().any(|b| b == body);
-            assert!(is_over, "seed {seed}: {body} is refused, but undecided");
+    }
+
+    /// Nobody decides any more.
+    fn end(mut self) {
+        let (mut desk, seed) = (self.desk, self.seed);
+        for _ in 0..12 {
+            join(&mut desk, connection(6));
+            run_ms(&mut desk, 40_000);
+            desk.calls.clear();
         }
-        604 => assert!(!is_check),
-        code => panic!("seed {seed}: {code}"),
+        let committed = bodies(&mut desk);
+        let given_up = bodies_of(&mut desk, CHECK_MAX_TOPIC, 0);
+        for (body, _) in self.halves.drain(..) {
+            let delivered = committed.iter().filter(|b| **b == body).count();
+            let left = given_up.iter().filter(|b| **b == body).count();
+            let expected = match self.decided.get(&body) {
+                Some(&COMMIT) => (1, 0),
+                Some(_) => (0, 0),
+                None => (0, 1),
+            };
+            assert_eq!((delivered, left), expected, "seed {seed}, {body}");
+        }
+        let is_both = !committed.is_empty() && !given_up.is_empty();
+        assert!(is_both, "seed {seed} shows too little");
+        assert_eq!(desk.broker.transactions.in_memory(), 0, "seed {seed}");
     }
 }
 
