@@ -84,12 +84,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             delay_levels: delay_levels(config),
             timers: config.bool("timerWheelEnable"),
             timer_ms_max: TIMER_MS_MAX,
-            transactions: TransactionConfig {
-                timeout_ms: config.integer("transactionTimeOut") as u64,
-                interval_ms: config.integer("transactionCheckInterval") as u64,
-                checks_max: config.integer("transactionCheckMax") as u32,
-                is_refused: config.bool("rejectTransactionMessage"),
-            },
+            transactions: transactions(config),
         },
         store: StoreConfig {
             commit_log: config.commit_log(shard),
@@ -472,6 +467,15 @@ fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
         (WriteMode::Ring, true) => "ring (writeMode)",
         (WriteMode::Inline, false) => "inline (its file system can block)",
         (WriteMode::Ring, false) => "ring (its file system need not block)",
+    }
+}
+
+fn transactions(config: &Config) -> TransactionConfig {
+    TransactionConfig {
+        timeout_ms: config.integer("transactionTimeOut") as u64,
+        interval_ms: config.integer("transactionCheckInterval") as u64,
+        checks_max: config.integer("transactionCheckMax") as u32,
+        is_refused: config.bool("rejectTransactionMessage"),
     }
 }
 
