@@ -76,6 +76,7 @@ fn store_config() -> StoreConfig {
         tail_cache_bytes: 8 << 20,
         entry_cache_bytes: 8 << 20,
         disk_full_percent: 100,
+        index: Default::default(),
         zero_fill: false,
         delay_levels: Default::default(),
     }
