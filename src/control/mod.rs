@@ -20,7 +20,7 @@ pub use signals::{Signals, catch_signals};
 use crate::clock::Clock;
 use crate::ids::ShardId;
 use crate::namesrv::{Broker, NameServer, Settings, Source};
-use crate::protocol::bodies::{self, Registration};
+use crate::protocol::bodies::{self, Registration, TopicConfig};
 use crate::protocol::calls::{CallError, ForwardedCall};
 use bytes::Bytes;
 use embedded::Embedded;
@@ -49,6 +49,9 @@ const UNREGISTER_TIMEOUT: Duration = Duration::from_millis(1500);
 const SIGNAL_REPEAT: Duration = Duration::from_millis(300);
 /// A shard's full mailbox is tried again after this long.
 const MAIL_RETRY: Duration = Duration::from_millis(20);
+/// Registrations wait at most this long for a shard that has not taken up a new topic. One that serves does within
+/// a turn.
+const SPREAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Mail taken before anything else is looked at.
 const MAIL_BATCH: usize = 1024;
 
@@ -139,6 +142,8 @@ struct Control {
     shards: Vec<Shard>,
     reports: UnboundedReceiver<Report>,
     next_register: Instant,
+    /// Registrations wait for shards that take up a new topic, until this time; `None`: none does.
+    spread_deadline: Option<Instant>,
     stop: Option<Stop>,
 }
 
@@ -211,6 +216,7 @@ impl Control {
                 .collect(),
             reports,
             next_register: now + REGISTER_PERIOD,
+            spread_deadline: None,
             stop: None,
         }
     }
@@ -241,6 +247,7 @@ impl Control {
                 () = sleep_until(deadline) => {}
             }
             let now = Instant::now();
+            self.pass_registrations(now);
             if now >= self.next_register {
                 self.next_register = now + REGISTER_PERIOD;
                 (0..self.shards.len()).for_each(|index| self.register(index, None));
@@ -272,6 +279,7 @@ impl Control {
     fn next_deadline(&self) -> Instant {
         let mut next = self.next_register;
         let mut consider = |at: Instant| next = next.min(at);
+        self.spread_deadline.into_iter().for_each(&mut consider);
         if let Some((_, latest)) = &self.listener {
             consider(*latest);
         }
@@ -300,11 +308,36 @@ impl Control {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Passes on what shards have registered, unless a new topic is still on its way to some of them: clients learn of
+    /// its queues on all shards at once. A producer that saw those of one shard alone would send to no other for as long
+    /// as it keeps the route, 30 s with most clients.
+    fn pass_registrations(&mut self, now: Instant) {
+        let is_spreading = self.shards.iter().any(|s| s.adopting > 0);
+        if is_spreading && self.spread_deadline.is_some_and(|deadline| now < deadline) {
+            return;
+        }
+        self.spread_deadline = None;
+        if is_spreading {
+            tracing::warn!("a shard has not taken up a new topic within {SPREAD_TIMEOUT:?}");
+            self.shards.iter_mut().for_each(|s| s.adopting = 0);
+        }
         for index in 0..self.shards.len() {
             let received = self.shards.get_mut(index).and_then(|s| s.received.take());
             if let Some((sequence, body)) = received {
                 self.on_registration(index, sequence, body);
             }
+        }
+    }
+
+    /// A shard's new topic goes to all others.
+    fn spread(&mut self, shard: ShardId, topic: &TopicConfig) {
+        for other in self.shards.iter_mut().filter(|s| s.identity.shard != shard) {
+            other.outbox.push(ToShard::CreateTopic(topic.clone()));
+            other.adopting += 1;
+            let deadline = Instant::now() + SPREAD_TIMEOUT;
+            self.spread_deadline.get_or_insert(deadline);
         }
     }
 
@@ -320,10 +353,10 @@ impl Control {
                     shard.received = Some((sequence, body));
                 }
             }
-            FromShard::TopicCreated { shard, topic } => {
-                let others = self.shards.iter_mut().filter(|s| s.identity.shard != shard);
-                for other in others {
-                    other.outbox.push(ToShard::CreateTopic(topic.clone()));
+            FromShard::TopicCreated { shard, topic } => self.spread(shard, &topic),
+            FromShard::TopicsAdopted { shard, count } => {
+                if let Some(shard) = self.shard(shard) {
+                    shard.adopting = shard.adopting.saturating_sub(count);
                 }
             }
             FromShard::Call { shard, call } => self.forward(shard, call),

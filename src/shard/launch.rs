@@ -527,6 +527,7 @@ fn core(plan: &Plan, store: Store, broker: Broker, report: mpsc::Sender<FromShar
         scratch: Scratch::default(),
         registrations: VecDeque::new(),
         registration_sequence: 0,
+        adopted: 0,
         closing: Vec::new(),
         pausing: Vec::new(),
         resumed: Vec::new(),
