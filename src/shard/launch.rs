@@ -92,6 +92,7 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             flush,
             tail_cache_bytes: config.integer("tailCacheBytes") as u64,
             entry_cache_bytes: config.integer("entryCacheBytes") as u64,
+            disk_full_percent: config.integer("diskSpaceWarningLevelRatio") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
             root: root.clone(),
