@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
-use crate::storage::{FlushMode, Store, StoreConfig};
+use crate::storage::{FlushMode, IndexConfig, IndexSizes, Store, StoreConfig};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -95,6 +95,13 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             disk_full_percent: config.integer("diskSpaceWarningLevelRatio") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
+            index: IndexConfig {
+                is_enabled: config.bool("messageIndexEnable"),
+                sizes: IndexSizes {
+                    slots: config.integer("maxHashSlotNum") as u32,
+                    units: config.integer("maxIndexNum") as u32,
+                },
+            },
             root: root.clone(),
         },
         uring: UringConfig {
