@@ -107,6 +107,12 @@ fn broker_config() -> BrokerConfig {
         timers: true,
         timer_ms_max: 3 * 24 * 3_600_000,
         delay_levels: Default::default(),
+        transactions: ringmq::broker::transactions::TransactionConfig {
+            timeout_ms: 6000,
+            interval_ms: 30_000,
+            checks_max: 15,
+            is_refused: false,
+        },
     }
 }
 
