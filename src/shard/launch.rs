@@ -375,7 +375,8 @@ fn shard_thread(
     }
 }
 
-type Built<I> = (Shard<I>, MailSender<ToShard>);
+/// A shard, and how to write to it.
+pub type Built<I> = (Shard<I>, MailSender<ToShard>);
 
 fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, String> {
     for folder in [&plan.store.root, &plan.store.commit_log] {
@@ -387,6 +388,16 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, S
         tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
     }
     build_on(plan, io, report)
+}
+
+/// A shard of this configuration on a backend of a test.
+#[cfg(any(test, feature = "testing"))]
+pub fn build_simulated<I: Io>(
+    config: &Config,
+    io: I,
+    report: mpsc::Sender<FromShard>,
+) -> Result<Built<I>, String> {
+    build_on(&plan(config, 0, None), io, report)
 }
 
 /// A shard on any backend, its store recovered and its listener open. **Errors**: one line that says what could not
