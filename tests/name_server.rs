@@ -445,6 +445,45 @@ fn shards_are_routed_confirmed_and_told_of_topics() {
     assert_eq!(running.stop().0, ExitReason::Stopped);
 }
 
+/// A producer that asks between the registrations of two shards would keep a route to one of them for 30 s.
+#[test]
+fn a_new_topic_is_routed_to_all_shards_at_once() {
+    let running = start(2, &[]);
+    running.register(0, 1, &["T"]);
+    running.register(1, 1, &["T"]);
+    assert_eq!((running.next_sequence(0), running.next_sequence(1)), (1, 1));
+    let mut client = running.client();
+    let create = |shard, topic| {
+        running.report(FromShard::TopicCreated {
+            shard: ShardId(shard),
+            topic: TopicConfig::new(topic, 2, 6),
+        });
+    };
+    let created = Instant::now();
+    create(1, "New");
+    running.register(1, 2, &["T", "New"]);
+    assert!(matches!(running.next(0), ToShard::CreateTopic(_)));
+    let early = client.route("New");
+    // On a machine that stood still meanwhile, it may be there: nothing waits longer than a second.
+    assert!(early.code == 17 || created.elapsed() >= Duration::from_secs(1));
+    running.register(0, 2, &["T", "New"]);
+    assert_eq!((running.next_sequence(0), running.next_sequence(1)), (2, 2));
+    let route = client.route("New");
+    assert!(route.text().contains("broker-0") && route.text().contains("broker-1"));
+
+    // Both created it, each by a first send of its own.
+    create(0, "Both");
+    running.register(0, 3, &["T", "New", "Both"]);
+    create(1, "Both");
+    running.register(1, 3, &["T", "New", "Both"]);
+    // A shard that doesn't take it up holds nobody up for good.
+    assert!(matches!(running.next(0), ToShard::CreateTopic(_)));
+    assert!(matches!(running.next(1), ToShard::CreateTopic(_)));
+    assert_eq!((running.next_sequence(0), running.next_sequence(1)), (3, 3));
+    assert_eq!(client.route("Both").code, 0);
+    assert_eq!(running.stop().0, ExitReason::Stopped);
+}
+
 /// Clients that come while the shards still start wait, rather than hear that their topics don't exist
 /// (apache/rocketmq#5322).
 #[test]

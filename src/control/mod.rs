@@ -20,7 +20,7 @@ pub use signals::{Signals, catch_signals};
 use crate::clock::Clock;
 use crate::ids::ShardId;
 use crate::namesrv::{Broker, NameServer, Settings, Source};
-use crate::protocol::bodies::{self, Registration};
+use crate::protocol::bodies::{self, Registration, TopicConfig};
 use crate::protocol::calls::{CallError, ForwardedCall};
 use bytes::Bytes;
 use embedded::Embedded;
@@ -49,6 +49,9 @@ const UNREGISTER_TIMEOUT: Duration = Duration::from_millis(1500);
 const SIGNAL_REPEAT: Duration = Duration::from_millis(300);
 /// A shard's full mailbox is tried again after this long.
 const MAIL_RETRY: Duration = Duration::from_millis(20);
+/// Registrations wait at most this long for a shard that has not taken up a new topic. One that serves does within
+/// a turn.
+const SPREAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Mail taken before anything else is looked at.
 const MAIL_BATCH: usize = 1024;
 
@@ -139,7 +142,17 @@ struct Control {
     shards: Vec<Shard>,
     reports: UnboundedReceiver<Report>,
     next_register: Instant,
+    spread: Option<Spread>,
     stop: Option<Stop>,
+}
+
+/// A topic that one shard has created is on its way to the others: registrations wait for each other, so that clients
+/// learn of the topic's queues on all shards at once. A producer that saw those of one shard alone would send
+/// to no other for as long as it keeps the route, 30 s with most clients.
+struct Spread {
+    /// Shards that have not registered since.
+    waiting: Vec<ShardId>,
+    deadline: Instant,
 }
 
 struct ExternalState {
@@ -211,6 +224,7 @@ impl Control {
                 .collect(),
             reports,
             next_register: now + REGISTER_PERIOD,
+            spread: None,
             stop: None,
         }
     }
@@ -241,6 +255,7 @@ impl Control {
                 () = sleep_until(deadline) => {}
             }
             let now = Instant::now();
+            self.pass_registrations(now);
             if now >= self.next_register {
                 self.next_register = now + REGISTER_PERIOD;
                 (0..self.shards.len()).for_each(|index| self.register(index, None));
@@ -272,6 +287,7 @@ impl Control {
     fn next_deadline(&self) -> Instant {
         let mut next = self.next_register;
         let mut consider = |at: Instant| next = next.min(at);
+        self.spread.iter().for_each(|s| consider(s.deadline));
         if let Some((_, latest)) = &self.listener {
             consider(*latest);
         }
@@ -300,10 +316,35 @@ impl Control {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Passes on what shards have registered, unless a new topic is still on its way to some of them.
+    fn pass_registrations(&mut self, now: Instant) {
+        if let Some(spread) = &self.spread {
+            if !spread.waiting.is_empty() && now < spread.deadline {
+                return;
+            }
+            self.spread = None;
+        }
         for index in 0..self.shards.len() {
             let received = self.shards.get_mut(index).and_then(|s| s.received.take());
             if let Some((sequence, body)) = received {
                 self.on_registration(index, sequence, body);
+            }
+        }
+    }
+
+    /// A shard's new topic goes to all others.
+    fn spread(&mut self, shard: ShardId, topic: &TopicConfig) {
+        let spread = self.spread.get_or_insert_with(|| Spread {
+            waiting: Vec::new(),
+            deadline: Instant::now() + SPREAD_TIMEOUT,
+        });
+        for other in self.shards.iter_mut().filter(|s| s.identity.shard != shard) {
+            let id = other.identity.shard;
+            other.outbox.push(ToShard::CreateTopic(topic.clone()));
+            if !spread.waiting.contains(&id) {
+                spread.waiting.push(id);
             }
         }
     }
@@ -316,16 +357,14 @@ impl Control {
                 sequence,
                 body,
             } => {
+                if let Some(spread) = &mut self.spread {
+                    spread.waiting.retain(|waiting| *waiting != shard);
+                }
                 if let Some(shard) = self.shard(shard) {
                     shard.received = Some((sequence, body));
                 }
             }
-            FromShard::TopicCreated { shard, topic } => {
-                let others = self.shards.iter_mut().filter(|s| s.identity.shard != shard);
-                for other in others {
-                    other.outbox.push(ToShard::CreateTopic(topic.clone()));
-                }
-            }
+            FromShard::TopicCreated { shard, topic } => self.spread(shard, &topic),
             FromShard::Call { shard, call } => self.forward(shard, call),
             FromShard::CallAnswered { origin, id, result } => {
                 if let Some(shard) = self.shard(origin) {

@@ -214,6 +214,26 @@ func (t *kit) sendAll(p rocketmq.Producer, samples []sample) error {
 	return nil
 }
 
+// sendCounted sends all samples and returns the end of each queue, by queueName, as the answers tell it.
+func (t *kit) sendCounted(p rocketmq.Producer, samples []sample) (map[string]int64, error) {
+	ends := map[string]int64{}
+	for _, s := range samples {
+		result, err := p.SendSync(context.Background(), s.message(t.topic))
+		if err != nil {
+			return nil, fmt.Errorf("send %s: %w", s.id, err)
+		}
+		if result.Status != primitive.SendOK {
+			return nil, fmt.Errorf("send %s: status %d", s.id, result.Status)
+		}
+		ends[queueName(result.MessageQueue)] = result.QueueOffset + 1
+	}
+	return ends, nil
+}
+
+func queueName(q *primitive.MessageQueue) string {
+	return fmt.Sprintf("%s/%d", q.BrokerName, q.QueueId)
+}
+
 func sendOne(p rocketmq.Producer, m *primitive.Message) error {
 	result, err := p.SendSync(context.Background(), m)
 	if err != nil {

@@ -377,14 +377,15 @@ func pull(t *kit) error {
 		return err
 	}
 	samples := makeSamples(0, 40, "TagA")
-	if err := t.sendAll(p, samples); err != nil {
+	ends, err := t.sendCounted(p, samples)
+	if err != nil {
 		return err
 	}
 	queues, err := t.queues()
 	if err != nil {
 		return err
 	}
-	if err := pullByOffset(t, queues, samples); err != nil {
+	if err := pullByOffset(t, queues, ends, samples); err != nil {
 		return fmt.Errorf("pull by offset: %w", err)
 	}
 	if err := poll(t, samples); err != nil {
@@ -420,15 +421,17 @@ func (t *kit) pullConsumer(group string) (rocketmq.PullConsumer, func(), error) 
 	return c, t.onClose(func() { c.Shutdown() }), nil
 }
 
-// pullByOffset reads each queue from its start, a few messages at a time, without any group offset.
-func pullByOffset(t *kit, queues []*primitive.MessageQueue, samples []sample) error {
+// pullByOffset reads each queue from its start to the end that the sends' answers told, a few messages at a time, without
+// any group offset.
+func pullByOffset(t *kit, queues []*primitive.MessageQueue, ends map[string]int64, samples []sample) error {
 	c, stop, err := t.pullConsumer(t.group + "_offset")
 	if err != nil {
 		return err
 	}
 	sink := newCollector()
 	for _, q := range queues {
-		for offset, max := int64(0), int64(1); offset < max; {
+		end := ends[queueName(q)]
+		for offset := int64(0); offset < end; {
 			ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 			result, err := c.PullFrom(ctx, q, offset, 3)
 			cancel()
@@ -436,7 +439,8 @@ func pullByOffset(t *kit, queues []*primitive.MessageQueue, samples []sample) er
 				return fmt.Errorf("queue %d offset %d: %w", q.QueueId, offset, err)
 			}
 			if result.Status != primitive.PullFound {
-				return fmt.Errorf("queue %d offset %d below the end %d: status %d", q.QueueId, offset, max, result.Status)
+				return fmt.Errorf("queue %d offset %d of %s, below the end %d: status %d, answered range %d to %d",
+					q.QueueId, offset, q.BrokerName, end, result.Status, result.MinOffset, result.MaxOffset)
 			}
 			for i, m := range result.GetMessageExts() {
 				if m.QueueOffset != offset+int64(i) {
@@ -444,7 +448,7 @@ func pullByOffset(t *kit, queues []*primitive.MessageQueue, samples []sample) er
 				}
 				sink.add(m)
 			}
-			offset, max = result.NextBeginOffset, result.MaxOffset
+			offset = result.NextBeginOffset
 		}
 	}
 	stop()
