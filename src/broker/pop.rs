@@ -127,7 +127,7 @@ pub fn handle(
         Err((code, remark)) => return Ok(Outcome::Reply(Response::error(code, remark))),
     };
     Ok(match collect(broker, &request, cx) {
-        Collected::Answer(response) => Outcome::Reply(response),
+        Collected::Answer(response) => Outcome::Reply(*response),
         Collected::Missing(missing) => Outcome::Read(missing),
         Collected::More => {
             Outcome::Reply(nothing("the filter refused as much as one pop examines"))
@@ -210,7 +210,7 @@ fn check(
 
 /// What a look at all queues came to.
 enum Collected {
-    Answer(Response),
+    Answer(Box<Response>),
     Missing(SmallVec<[Missing; 4]>),
     /// Nothing so far, but not all was looked at.
     More,
@@ -270,7 +270,7 @@ fn collect(broker: &mut Broker, request: &PopRequest, cx: &mut Context<'_>) -> C
         let key = match window(broker, request, &topic, queue_id, queue, cx) {
             Ok(key) => key,
             Err((code, remark)) if gathered.messages == 0 => {
-                return Collected::Answer(Response::error(code, remark));
+                return Collected::Answer(Box::new(Response::error(code, remark)));
             }
             Err(_) => break,
         };
@@ -287,7 +287,7 @@ fn collect(broker: &mut Broker, request: &PopRequest, cx: &mut Context<'_>) -> C
         gathered.rest += max.saturating_sub(broker.pops.windows.get(key).next.0);
     }
     if gathered.messages > 0 {
-        return Collected::Answer(found(request, gathered, cx));
+        return Collected::Answer(Box::new(found(request, gathered, cx)));
     }
     match first_missing {
         Some(missing) => Collected::Missing(missing),
@@ -530,7 +530,7 @@ fn wake(broker: &mut Broker, topic: &str, queue_id: u32, cx: &mut Context<'_>) {
         match collect(broker, &request, cx) {
             Collected::Answer(response) => {
                 cx.counters.pops_woken += 1;
-                answer(broker, number, response, cx);
+                answer(broker, number, *response, cx);
             }
             // A read is a request's: the client asks again at once.
             Collected::Missing(_) | Collected::More => {

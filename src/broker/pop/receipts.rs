@@ -7,6 +7,7 @@
 //! `ChangeInvisibleTimeProcessor.java`.
 
 use super::{commit, wake, windows};
+use crate::broker::topics::Refusal;
 use crate::broker::{Broker, Context, Outcome};
 use crate::protocol::codes::ResponseCode;
 use crate::protocol::command::{Command, FieldError};
@@ -41,15 +42,15 @@ struct Receipt {
     handle: Handle,
 }
 
-fn refuse<T>(code: ResponseCode, remark: String) -> Result<T, Response> {
-    Err(Response::error(code, remark))
+fn refuse<T>(code: ResponseCode, remark: String) -> Result<T, Refusal> {
+    Err((code, remark))
 }
 
 fn read(
     broker: &mut Broker,
     command: &Command<'_>,
     cx: &mut Context<'_>,
-) -> Result<Result<Receipt, Response>, FieldError> {
+) -> Result<Result<Receipt, Refusal>, FieldError> {
     let group = command.require_text("consumerGroup")?;
     let topic = command.require_text("topic")?;
     let queue_id = command.require_i32("queueId")?;
@@ -63,7 +64,7 @@ fn check(
     (group, topic, queue_id, offset): (&str, &str, i32, i64),
     text: &str,
     cx: &mut Context<'_>,
-) -> Result<Receipt, Response> {
+) -> Result<Receipt, Refusal> {
     let Some(found) = broker.topics.get(topic) else {
         let remark = format!("topic[{topic}] not exist, apply first please!");
         return refuse(ResponseCode::TOPIC_NOT_EXIST, remark);
@@ -106,21 +107,33 @@ pub fn acknowledge(
 ) -> Result<Outcome, FieldError> {
     let response = match read(broker, command, cx)? {
         Ok(receipt) => {
-            acknowledge_one(broker, &receipt, cx);
+            let place = (&*receipt.group, &*receipt.topic, receipt.queue_id);
+            acknowledge_one(
+                broker,
+                place,
+                (receipt.offset, receipt.handle.popped_ms),
+                cx,
+            );
             Response::success()
         }
-        Err(response) => response,
+        Err((code, remark)) => Response::error(code, remark),
     };
     Ok(Outcome::Reply(response))
 }
 
-fn acknowledge_one(broker: &mut Broker, receipt: &Receipt, cx: &mut Context<'_>) {
+/// The message of a group, topic and queue at an offset, if it was popped at that time.
+pub(super) fn acknowledge_one(
+    broker: &mut Broker,
+    (group, topic, queue_id): (&str, &str, u32),
+    (offset, popped_ms): (u64, u64),
+    cx: &mut Context<'_>,
+) {
     let windows = &mut broker.pops.windows;
-    let Some(key) = windows.find(&receipt.group, &receipt.topic, receipt.queue_id) else {
+    let Some(key) = windows.find(group, topic, queue_id) else {
         return;
     };
     let had_no_room = windows.room(key) == 0 || windows.get(key).is_locked();
-    if windows.acknowledge(key, receipt.offset, receipt.handle.popped_ms) {
+    if windows.acknowledge(key, offset, popped_ms) {
         cx.counters.pops_acknowledged += 1;
         commit(broker, key, cx);
         if had_no_room {
@@ -146,7 +159,7 @@ pub fn change_invisible_time(
     let invisible_ms = u64::try_from(invisible_ms).unwrap_or(0);
     let receipt = match read(broker, command, cx)? {
         Ok(receipt) => receipt,
-        Err(response) => return Ok(Outcome::Reply(response)),
+        Err((code, remark)) => return Ok(Outcome::Reply(Response::error(code, remark))),
     };
     let windows = &mut broker.pops.windows;
     let key = windows.find(&receipt.group, &receipt.topic, receipt.queue_id);
