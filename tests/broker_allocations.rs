@@ -115,6 +115,7 @@ impl Bench {
             },
             tail_cache_bytes: 8 << 20,
             entry_cache_bytes: 8 << 20,
+            disk_full_percent: 100,
             zero_fill: false,
             delay_levels: Default::default(),
         };

@@ -69,6 +69,7 @@ fn config(root: &Path, segment_bytes: u64, flush: FlushMode) -> StoreConfig {
         flush,
         tail_cache_bytes: 4 * MIB,
         entry_cache_bytes: MIB / 4,
+        disk_full_percent: 100,
         zero_fill: true,
         delay_levels: Default::default(),
     }

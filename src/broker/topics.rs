@@ -327,8 +327,6 @@ impl Topics {
 
     /// Creates what another shard created by a first send; an existing topic stays as it is.
     pub fn adopt(&mut self, topic: TopicConfig, cx: &mut Context<'_>) {
-        // Registrations of the other shards wait for this one's, whatever comes of the topic here.
-        cx.effects.register = true;
         if self.table.contains_key(topic.topic_name.as_str()) {
             return;
         }

@@ -276,6 +276,12 @@ const STORE: &[Key] = &[
         "ASYNC_FLUSH: written bytes that are flushed at once",
     ),
     key(
+        "diskSpaceWarningLevelRatio",
+        int(10, 100),
+        "90",
+        "percent of the log's disk in use from which on sends are refused, until there is room again",
+    ),
+    key(
         "flushConsumerOffsetInterval",
         int(100, 60_000),
         "5000",

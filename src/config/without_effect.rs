@@ -39,7 +39,7 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval", "deleteFileBatchMax",
     "destroyMapedFileIntervalForcibly", "disableCallbackExecutor", "disableConsumeIfConsumerReadSlowly",
     "disableNettyWorkerGroup", "disappearTimeAfterStart", "diskFallRecorded", "diskSpaceCleanForciblyRatio",
-    "diskSpaceWarningLevelRatio", "dispatchCqCacheNum", "dispatchCqThreads", "dispatchFromSenderThread",
+    "dispatchCqCacheNum", "dispatchCqThreads", "dispatchFromSenderThread",
     "duplicationEnable", "enableAcceleratedRecovery", "enableAsyncReput", "enableAutoInSyncReplicas",
     "enableBatchPush", "enableBroadcastOffsetStore", "enableBuildConsumeQueueConcurrently", "enableCalcFilterBitMap",
     "enableCleanExpiredOffset", "enableCompaction", "enableConnectionMetrics", "enableConsumeQueueExt",

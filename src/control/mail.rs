@@ -23,6 +23,8 @@ pub enum FromShard {
     },
     /// A topic was created by a first send: the other shards create it too.
     TopicCreated { shard: ShardId, topic: TopicConfig },
+    /// It has dealt with this many [`ToShard::CreateTopic`], and its last registration says what became of them.
+    TopicsAdopted { shard: ShardId, count: u32 },
     /// A call for a client that this shard doesn't know: the shard behind it tries.
     Call {
         shard: ShardId,

@@ -142,17 +142,9 @@ struct Control {
     shards: Vec<Shard>,
     reports: UnboundedReceiver<Report>,
     next_register: Instant,
-    spread: Option<Spread>,
+    /// Registrations wait for shards that take up a new topic, until this time; `None`: none does.
+    spread_deadline: Option<Instant>,
     stop: Option<Stop>,
-}
-
-/// A topic that one shard has created is on its way to the others: registrations wait for each other, so that clients
-/// learn of the topic's queues on all shards at once. A producer that saw those of one shard alone would send
-/// to no other for as long as it keeps the route, 30 s with most clients.
-struct Spread {
-    /// Shards that have not registered since.
-    waiting: Vec<ShardId>,
-    deadline: Instant,
 }
 
 struct ExternalState {
@@ -224,7 +216,7 @@ impl Control {
                 .collect(),
             reports,
             next_register: now + REGISTER_PERIOD,
-            spread: None,
+            spread_deadline: None,
             stop: None,
         }
     }
@@ -287,7 +279,7 @@ impl Control {
     fn next_deadline(&self) -> Instant {
         let mut next = self.next_register;
         let mut consider = |at: Instant| next = next.min(at);
-        self.spread.iter().for_each(|s| consider(s.deadline));
+        self.spread_deadline.into_iter().for_each(&mut consider);
         if let Some((_, latest)) = &self.listener {
             consider(*latest);
         }
@@ -318,13 +310,18 @@ impl Control {
         }
     }
 
-    /// Passes on what shards have registered, unless a new topic is still on its way to some of them.
+    /// Passes on what shards have registered, unless a new topic is still on its way to some of them: clients learn of
+    /// its queues on all shards at once. A producer that saw those of one shard alone would send to no other for as long
+    /// as it keeps the route, 30 s with most clients.
     fn pass_registrations(&mut self, now: Instant) {
-        if let Some(spread) = &self.spread {
-            if !spread.waiting.is_empty() && now < spread.deadline {
-                return;
-            }
-            self.spread = None;
+        let is_spreading = self.shards.iter().any(|s| s.adopting > 0);
+        if is_spreading && self.spread_deadline.is_some_and(|deadline| now < deadline) {
+            return;
+        }
+        self.spread_deadline = None;
+        if is_spreading {
+            tracing::warn!("a shard has not taken up a new topic within {SPREAD_TIMEOUT:?}");
+            self.shards.iter_mut().for_each(|s| s.adopting = 0);
         }
         for index in 0..self.shards.len() {
             let received = self.shards.get_mut(index).and_then(|s| s.received.take());
@@ -336,16 +333,11 @@ impl Control {
 
     /// A shard's new topic goes to all others.
     fn spread(&mut self, shard: ShardId, topic: &TopicConfig) {
-        let spread = self.spread.get_or_insert_with(|| Spread {
-            waiting: Vec::new(),
-            deadline: Instant::now() + SPREAD_TIMEOUT,
-        });
         for other in self.shards.iter_mut().filter(|s| s.identity.shard != shard) {
-            let id = other.identity.shard;
             other.outbox.push(ToShard::CreateTopic(topic.clone()));
-            if !spread.waiting.contains(&id) {
-                spread.waiting.push(id);
-            }
+            other.adopting += 1;
+            let deadline = Instant::now() + SPREAD_TIMEOUT;
+            self.spread_deadline.get_or_insert(deadline);
         }
     }
 
@@ -357,14 +349,16 @@ impl Control {
                 sequence,
                 body,
             } => {
-                if let Some(spread) = &mut self.spread {
-                    spread.waiting.retain(|waiting| *waiting != shard);
-                }
                 if let Some(shard) = self.shard(shard) {
                     shard.received = Some((sequence, body));
                 }
             }
             FromShard::TopicCreated { shard, topic } => self.spread(shard, &topic),
+            FromShard::TopicsAdopted { shard, count } => {
+                if let Some(shard) = self.shard(shard) {
+                    shard.adopting = shard.adopting.saturating_sub(count);
+                }
+            }
             FromShard::Call { shard, call } => self.forward(shard, call),
             FromShard::CallAnswered { origin, id, result } => {
                 if let Some(shard) = self.shard(origin) {

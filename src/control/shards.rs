@@ -20,6 +20,8 @@ pub struct Shard {
     pub registered: Option<(Bytes, Rc<TopicTable>)>,
     /// A registration that was received and not yet passed on, with its sequence.
     pub received: Option<(u64, Bytes)>,
+    /// Topics of other shards that it was told of and has not taken up yet.
+    pub adopting: u32,
     confirmations: VecDeque<Confirmation>,
     pub has_stopped: bool,
 }
@@ -40,6 +42,7 @@ impl Shard {
             outbox: Outbox::new(send),
             registered: None,
             received: None,
+            adopting: 0,
             confirmations: VecDeque::new(),
             has_stopped: false,
         }

@@ -1,6 +1,6 @@
 //! Blocking file system calls for start, recovery and offline tools, and the table of open files.
 
-use super::{File, FileSystem};
+use super::{File, FileSystem, Space};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use std::fs;
 use std::io::{self, Write};
@@ -210,10 +210,17 @@ impl FileSystem for Files {
         replace_file(path, contents, keep_backup)
     }
 
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
-        let stat = rustix::fs::statvfs(path)?;
-        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        space(path)
     }
+}
+
+pub fn space(path: &Path) -> io::Result<Space> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(Space {
+        used: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
+        available: stat.f_bavail * stat.f_frsize,
+    })
 }
 
 /// Temporary file, flush, backup of the old one, rename, flush of the directory.

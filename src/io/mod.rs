@@ -103,6 +103,24 @@ pub enum Op {
     /// Removes a directory and what is in it; a missing one is a success. Completes with [`Done::Removed`].
     /// Runs in the background.
     RemoveDirectory { path: PathBuf },
+    /// Asks how full the file system of a path is. Completes with [`Done::Space`]. Runs in the background.
+    Space { path: PathBuf },
+}
+
+/// How full a file system is, for those who are not root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    pub used: u64,
+    pub available: u64,
+}
+
+impl Space {
+    /// Percent in use, rounded up. Source: apache/rocketmq `UtilAll.getDiskPartitionSpaceUsedPercent`.
+    pub fn used_percent(self) -> u64 {
+        let whole = u128::from(self.used) + u128::from(self.available);
+        let percent = (u128::from(self.used) * 100).div_ceil(whole.max(1));
+        percent.min(100) as u64
+    }
 }
 
 /// Result of an operation.
@@ -133,6 +151,7 @@ pub enum Done {
     },
     Replaced,
     Removed,
+    Space(Space),
     /// Another thread rang the [`Doorbell`]; the token is [`DOORBELL`].
     Rang,
 }
@@ -217,8 +236,8 @@ pub trait FileSystem {
     fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// As [`Op::Replace`], blocking.
     fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()>;
-    /// Free and total bytes of the file system that holds the path.
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)>;
+    /// How full the file system is that holds the path.
+    fn space(&self, path: &Path) -> io::Result<Space>;
 }
 
 /// Operations in, completions and time out. Implementations: io_uring and the simulator.

@@ -333,7 +333,8 @@ impl Io for Uring {
             Op::Prepare { .. }
             | Op::Replace { .. }
             | Op::Remove { .. }
-            | Op::RemoveDirectory { .. } => self.worker.submit(token, op),
+            | Op::RemoveDirectory { .. }
+            | Op::Space { .. } => self.worker.submit(token, op),
         }
     }
 

@@ -2,8 +2,8 @@
 //! segments, replacing small files, removing files. One at a time, never on the path of a message. Filling a segment
 //! with zeros takes seconds, so that it is done in steps, between which all other jobs go first.
 
-use super::fs::{Preparation, replace_file};
-use super::{Doorbell, Op, Token};
+use super::fs::{Preparation, replace_file, space};
+use super::{Doorbell, Op, Space, Token};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,6 +16,7 @@ pub enum Finished {
     Opened(OwnedFd),
     Replaced,
     Removed,
+    Space(Space),
 }
 
 /// Result of a job, under its token.
@@ -149,6 +150,7 @@ fn begin(op: Op) -> io::Result<Begun> {
         } => replace_file(&path, &contents, keep_backup).map(|()| Finished::Replaced),
         Op::Remove { path } => removed(std::fs::remove_file(path)),
         Op::RemoveDirectory { path } => removed(std::fs::remove_dir_all(path)),
+        Op::Space { path } => space(&path).map(Finished::Space),
         other => panic!("not a job of the file worker: {other:?}"),
     };
     finished.map(Begun::Finished)

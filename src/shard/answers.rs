@@ -22,6 +22,7 @@ impl Core {
         State {
             is_stopping: self.phase != Phase::Serving,
             read_only: self.store.failure().map(str::to_owned),
+            disk_full: self.store.disk_full(),
         }
     }
 

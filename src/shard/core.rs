@@ -242,6 +242,7 @@ impl Core {
     }
 
     pub(super) fn adopt_topic(&mut self, topic: TopicConfig) {
+        self.adopted += 1;
         self.broker
             .topics
             .adopt(topic, context!(self, &Fetched::default(), true));
@@ -319,6 +320,10 @@ impl Core {
                 sequence,
                 body,
             });
+        }
+        let count = std::mem::take(&mut self.adopted);
+        if count > 0 {
+            self.report(FromShard::TopicsAdopted { shard, count });
         }
         self.flush_mail();
         self.close_slow_readers();

@@ -91,6 +91,8 @@ pub struct Core {
     /// Answers that wait until the name servers know of a change, by registration sequence.
     pub(crate) registrations: VecDeque<(u64, Addressed, Asked)>,
     pub(crate) registration_sequence: u64,
+    /// Topics of other shards taken up in this turn.
+    pub(crate) adopted: u32,
     /// Connections to close in this turn, and why.
     pub(crate) closing: Vec<(ConnectionId, CloseReason)>,
     /// Connections that are not to be received from any more, and those that are again.

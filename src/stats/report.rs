@@ -97,6 +97,8 @@ pub struct State {
     pub is_stopping: bool,
     /// Why the log refuses sends, if it does.
     pub read_only: Option<String>,
+    /// Why it refuses them until there is room on the disk.
+    pub disk_full: Option<String>,
 }
 
 /// A hold, for whoever asks why a consumer waits. Times are milliseconds since the Unix epoch.

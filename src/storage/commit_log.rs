@@ -19,7 +19,7 @@
 
 use super::chunks::Chunks;
 use super::flush::Flushing;
-use super::segment::{NotReady, Segments};
+use super::segment::{NotReady, Segments, is_no_room};
 use super::tail_cache::TailCache;
 use super::{AppendError, FlushMode, tokens};
 use crate::clock::Now;
@@ -30,6 +30,9 @@ use crate::protocol::message::{BLANK_BYTES, MAGIC_BLANK, NewMessage};
 use crate::stats::LogTimes;
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
+
+/// Pause between attempts to write what found no room on the disk.
+const FULL_RETRY_MS: u64 = 1000;
 
 /// A sealed piece of the log, not yet submitted.
 #[derive(Debug)]
@@ -46,7 +49,22 @@ struct Write {
     end: PhysicalOffset,
     /// When it was sealed, in monotonic microseconds.
     sealed_us: u64,
-    done: bool,
+    state: WriteState,
+}
+
+#[derive(Debug)]
+enum WriteState {
+    InFlight(Bytes),
+    /// There was no room on the disk: it is written again, as a whole, once some time has passed.
+    Stalled(Bytes),
+    Done,
+}
+
+/// The disk took no more.
+#[derive(Debug)]
+struct Full {
+    reason: String,
+    retry_us: u64,
 }
 
 /// Writes that the kernel has, in log order, numbered without gaps.
@@ -78,6 +96,8 @@ pub struct CommitLog {
     pub(super) flushed: PhysicalOffset,
     pub(super) flushing: Flushing,
     pub(super) failure: Option<String>,
+    /// Some writes wait for room on the disk.
+    full: Option<Full>,
     pub(super) times: LogTimes,
     store_timestamp: u64,
 }
@@ -108,6 +128,7 @@ impl CommitLog {
             flushed: end,
             flushing: Flushing::default(),
             failure: None,
+            full: None,
             times: LogTimes::default(),
             store_timestamp: start.store_timestamp,
         }
@@ -167,6 +188,9 @@ impl CommitLog {
     ) -> Result<(), AppendError> {
         if let Some(reason) = &self.failure {
             return Err(AppendError::ReadOnly(reason.clone()));
+        }
+        if let Some(full) = &self.full {
+            return Err(AppendError::DiskFull(full.reason.clone()));
         }
         let total: u64 = records.clone().sum();
         let max = self.record_bytes_max();
@@ -305,7 +329,7 @@ impl CommitLog {
                 start,
                 end: if bytes.is_empty() { end } else { piece_end },
                 sealed_us,
-                done: false,
+                state: WriteState::InFlight(piece.clone()),
             });
             let op = Op::Write {
                 file: segment.file,
@@ -324,21 +348,33 @@ impl CommitLog {
     ///
     /// Bytes behind a gap do not count, even if their own write has finished: recovery would stop at the gap.
     /// Example: A, B, C in flight; C then A finish → `written` = end of A.
-    pub fn on_written(&mut self, token: Token, result: Result<(), Failed>) {
+    pub fn on_written(&mut self, token: Token, result: Result<(), Failed>, now: Now) {
         let number = tokens::log_write_number(token);
         let index = number.checked_sub(self.writes.first);
         let write = index.and_then(|index| self.writes.queue.get_mut(index as usize));
         let Some(write) = write else {
             unreachable!("write {number} is not in flight: {:?}", self.writes);
         };
-        assert!(!write.done, "write {number} finished twice");
-        write.done = true;
+        let state = std::mem::replace(&mut write.state, WriteState::Done);
+        let WriteState::InFlight(bytes) = state else {
+            unreachable!("write {number} finished, but was {state:?}");
+        };
         let start = write.start;
-        if let Err(failed) = result {
-            self.fail("write", start, &failed);
+        match result {
+            Ok(()) => {}
+            Err(failed) if is_no_room(failed.errno) && self.failure.is_none() => {
+                write.state = WriteState::Stalled(bytes);
+                self.stall(start, &failed, now);
+            }
+            Err(failed) => self.fail("write", start, &failed),
         }
+        self.take_finished();
+    }
+
+    /// Moves `written` over the finished prefix.
+    fn take_finished(&mut self) {
         while let Some(write) = self.writes.queue.front()
-            && write.done
+            && matches!(write.state, WriteState::Done)
         {
             if self.failure.is_none() {
                 assert!(
@@ -362,6 +398,83 @@ impl CommitLog {
         );
     }
 
+    /// A write found no room. Nothing of it counts, and sends are refused until it has been done: it holds records
+    /// that have their offsets, so that it is not given up.
+    fn stall(&mut self, at: PhysicalOffset, failed: &Failed, now: Now) {
+        let (path, position) = self.segments.place(at);
+        let error = failed.error();
+        let reason = format!("no room to write {} at {position}: {error}", path.display());
+        if self.full.is_none() {
+            tracing::error!(reason, "sends are refused until there is room on the disk");
+        }
+        let retry_us = now.after_ms(FULL_RETRY_MS);
+        self.full = Some(Full { reason, retry_us });
+    }
+
+    /// Writes again what found no room. At a stop there is no waiting for it: the log is cut there.
+    pub fn retry_full<I: Io>(&mut self, now: Now, is_stopping: bool, io: &mut I) {
+        let Some(full) = &self.full else {
+            return;
+        };
+        if is_stopping && self.failure.is_none() {
+            self.failure = Some(full.reason.clone());
+        }
+        if self.failure.is_some() {
+            self.drop_stalled();
+            return;
+        }
+        if self.writes.queue.is_empty() {
+            tracing::info!(
+                "there is room on the disk again: what waited is written, sends are taken"
+            );
+            self.full = None;
+            return;
+        }
+        if now.monotonic_us < full.retry_us {
+            return;
+        }
+        for (index, write) in self.writes.queue.iter_mut().enumerate() {
+            let WriteState::Stalled(bytes) = &write.state else {
+                continue;
+            };
+            let bytes = bytes.clone();
+            let Some(segment) = self.segments.find(write.start) else {
+                unreachable!("a write at {} lies in no segment", write.start);
+            };
+            write.state = WriteState::InFlight(bytes.clone());
+            let op = Op::Write {
+                file: segment.file,
+                position: write.start.bytes_since(segment.first),
+                bytes,
+            };
+            io.submit(tokens::log_write(self.writes.first + index as u64), op);
+        }
+    }
+
+    /// After a failure nothing is written any more.
+    fn drop_stalled(&mut self) {
+        self.full = None;
+        for write in &mut self.writes.queue {
+            if matches!(write.state, WriteState::Stalled(_)) {
+                write.state = WriteState::Done;
+            }
+        }
+        self.take_finished();
+    }
+
+    /// When [`CommitLog::retry_full`] tries again.
+    fn full_retry_us(&self) -> Option<u64> {
+        let is_stalled = |write: &Write| matches!(write.state, WriteState::Stalled(_));
+        let full = self.full.as_ref()?;
+        let waits = self.writes.queue.iter().any(is_stalled);
+        waits.then_some(full.retry_us)
+    }
+
+    /// Why no write can be done, if the disk is full.
+    pub fn disk_full(&self) -> Option<&str> {
+        self.full.as_ref().map(|full| full.reason.as_str())
+    }
+
     /// One strike: the log is read-only until restart.
     pub(super) fn fail(&mut self, what: &str, at: PhysicalOffset, failed: &Failed) {
         if self.failure.is_some() {
@@ -369,10 +482,9 @@ impl CommitLog {
         }
         let (path, position) = self.segments.place(at);
         let error = failed.error();
-        self.failure = Some(format!(
-            "{what} of {} at {position} failed: {error}",
-            path.display()
-        ));
+        let reason = format!("{what} of {} at {position} failed: {error}", path.display());
+        tracing::error!(reason, "the commit log is read-only until restart");
+        self.failure = Some(reason);
     }
 
     /// Starts what is due besides the batch: the next segment once this one is used.
@@ -391,6 +503,10 @@ impl CommitLog {
             return Some(0);
         }
         let retry = self.segments.retry_us();
-        [retry, self.flush_due_us()].into_iter().flatten().min()
+        let full = self.full_retry_us();
+        [retry, full, self.flush_due_us()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -24,6 +24,7 @@ mod recovery;
 mod removals;
 mod scan;
 mod segment;
+mod space;
 mod tail_cache;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ use queue_files::QueueFiles;
 use queue_table::{Pending, QueueTable};
 use queue_writer::QueueWriter;
 use removals::Removals;
+use space::DiskWatch;
 use std::path::PathBuf;
 use tail_cache::TailCache;
 use upkeep::Upkeep;
@@ -76,6 +78,8 @@ pub struct StoreConfig {
     pub entry_cache_bytes: u64,
     /// Fill the next segment with zeros ahead of use.
     pub zero_fill: bool,
+    /// From so many percent of the log's disk in use on, sends are refused (`diskSpaceWarningLevelRatio`).
+    pub disk_full_percent: u64,
     /// When entries of the schedule topic are due, for those that are derived from the log.
     pub delay_levels: DelayLevels,
 }
@@ -246,6 +250,7 @@ pub struct Store {
     fetches: Fetches,
     removals: Removals,
     upkeep: Upkeep,
+    disk: DiskWatch,
     is_closed: bool,
 }
 
@@ -317,6 +322,11 @@ impl Store {
     fn check_append(&self, records: impl Iterator<Item = u64> + Clone) -> Result<(), AppendError> {
         if self.upkeep.is_stopping() {
             return Err(AppendError::Stopping);
+        }
+        if self.log.failure().is_none()
+            && let Some(reason) = self.disk.refusal()
+        {
+            return Err(AppendError::DiskFull(reason));
         }
         let (unwritten, max) = self.table.memory();
         if unwritten > max {

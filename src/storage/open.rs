@@ -8,6 +8,7 @@ use super::queue_table::QueueTable;
 use super::queue_writer::QueueWriter;
 use super::recovery::{Recovery, abort_path, at_path, checkpoint_path, lock_path};
 use super::removals::Removals;
+use super::space::DiskWatch;
 use super::tail_cache::TailCache;
 use super::tombstones::Tombstones;
 use super::upkeep::Upkeep;
@@ -93,6 +94,7 @@ impl Store {
                 .map_err(at_path(&path))?;
         }
         let checkpoint = begin_checkpoint(&root, checkpoint, &table, end, store_timestamp, io)?;
+        let disk = DiskWatch::new(&config.commit_log, config.disk_full_percent, end, io);
         let log_start = LogStart {
             end,
             store_timestamp,
@@ -107,6 +109,7 @@ impl Store {
             fetches: Fetches::default(),
             removals: Removals::new(tombstones, &root),
             upkeep: Upkeep::new(&root, checkpoint),
+            disk,
             is_closed: false,
             config,
         };

@@ -29,6 +29,11 @@ pub fn parse_file_name(name: &str) -> Option<u64> {
     is_offset.then(|| name.parse().ok()).flatten()
 }
 
+/// The disk, or what this user may have of it, is full.
+pub fn is_no_room(errno: i32) -> bool {
+    errno == ENOSPC || errno == EDQUOT
+}
+
 /// One file of the log, open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
@@ -196,7 +201,7 @@ impl Segments {
     fn not_prepared(&self, errno: i32) -> NotReady {
         let error = io::Error::from_raw_os_error(errno);
         let path = self.path(self.end());
-        let what = if errno == ENOSPC || errno == EDQUOT {
+        let what = if is_no_room(errno) {
             "no room for"
         } else {
             "can't prepare"

@@ -5,7 +5,7 @@ use super::upkeep::Parts;
 use super::{Arrival, FetchDone, Fetched, FlushMode, Missing, Store, tokens};
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
-use crate::io::{Completion, Done, Failed, File, Io, Token};
+use crate::io::{Completion, Done, Failed, File, Io, Space, Token};
 use crate::stats::LogTimes;
 use bytes::{Bytes, BytesMut};
 
@@ -21,6 +21,14 @@ fn expect_unit(token: Token, result: Result<Done, Failed>) -> Result<(), Failed>
 fn expect_file(token: Token, result: Result<Done, Failed>) -> Result<File, Failed> {
     match result {
         Ok(Done::Opened { file }) => Ok(file),
+        Ok(done) => unreachable!("{token:?} completed with {done:?}"),
+        Err(failed) => Err(failed),
+    }
+}
+
+fn expect_space(token: Token, result: Result<Done, Failed>) -> Result<Space, Failed> {
+    match result {
+        Ok(Done::Space(space)) => Ok(space),
         Ok(done) => unreachable!("{token:?} completed with {done:?}"),
         Err(failed) => Err(failed),
     }
@@ -50,7 +58,9 @@ impl Store {
         if !self.upkeep.is_stopping() {
             self.log.prepare_next(now, io);
         }
+        self.log.retry_full(now, self.upkeep.is_stopping(), io);
         self.log.flush(now, io);
+        self.disk.drive(self.log.appended(), now, io);
         self.table.dispatch(self.log.visible());
         self.tail.trim(self.log.visible());
         self.removals.drive(&self.table, &mut self.files, now, io);
@@ -90,7 +100,7 @@ impl Store {
             return;
         }
         match token.kind {
-            tokens::LOG_WRITE => self.log.on_written(token, expect_unit(token, result)),
+            tokens::LOG_WRITE => self.log.on_written(token, expect_unit(token, result), now),
             tokens::QUEUE_OPEN => {
                 self.on_queue_opened(token, expect_file(token, result), now, io, fetches)
             }
@@ -133,6 +143,7 @@ impl Store {
                 let result = expect_unit(token, result);
                 self.removals.on_removed(result, &mut self.table, now);
             }
+            tokens::SPACE => self.disk.on_space(expect_space(token, result), now),
             tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
             _ => unreachable!("{token:?} is no operation of the store"),
         }
@@ -211,6 +222,13 @@ impl Store {
         self.log.failure()
     }
 
+    /// Why sends are refused for now, if the disk is full: the ratio, a segment or a write.
+    pub fn disk_full(&self) -> Option<String> {
+        self.disk
+            .refusal()
+            .or_else(|| self.log.disk_full().map(str::to_owned))
+    }
+
     /// What background work failed last: queue files, checkpoint, removal of deleted topics. It is tried again; none
     /// of it endangers messages.
     pub fn last_background_error(&self) -> Option<&str> {
@@ -253,6 +271,7 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
+            self.disk.next_deadline(self.log.appended()),
             self.upkeep.next_deadline(&self.writer, &self.removals),
         ];
         deadlines.into_iter().flatten().min()

@@ -6,8 +6,8 @@
 use super::disk::{Disk, InodeId};
 use crate::clock::Now;
 use crate::io::{
-    BufferId, Completion, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Token,
-    WriteMode,
+    BufferId, Completion, Done, Doorbell, Failed, File, FileSystem, Io, Op, Ring, Socket, Space,
+    Token, WriteMode,
 };
 use bytes::BytesMut;
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -50,6 +50,7 @@ pub struct SimIo {
     held: Vec<(Token, Op)>,
     hold: bool,
     now: Now,
+    space: Space,
     faults: Vec<Fault>,
     death: Option<Death>,
     effects: Cell<u64>,
@@ -71,7 +72,8 @@ fn kind_of(op: &Op) -> Option<OpKind> {
         | Op::Receive { .. }
         | Op::StopReceive { .. }
         | Op::Send { .. }
-        | Op::Close { .. } => None,
+        | Op::Close { .. }
+        | Op::Space { .. } => None,
     }
 }
 
@@ -91,6 +93,10 @@ impl SimIo {
             held: Vec::new(),
             hold: false,
             now,
+            space: Space {
+                used: 1 << 40,
+                available: 1 << 40,
+            },
             faults: Vec::new(),
             death: None,
             effects: Cell::new(0),
@@ -125,6 +131,10 @@ impl SimIo {
     /// Forgets the pending operation at `index`: it never happens.
     pub fn drop_pending(&mut self, index: usize) {
         self.held.remove(index);
+    }
+
+    pub fn set_space(&mut self, space: Space) {
+        self.space = space;
     }
 
     pub fn set_now(&mut self, now: Now) {
@@ -264,6 +274,7 @@ impl SimIo {
                 .map(|()| Done::Replaced),
             Op::Remove { path } => self.remove(&path).map(|()| Done::Removed),
             Op::RemoveDirectory { path } => self.remove_directory(&path).map(|()| Done::Removed),
+            Op::Space { .. } => Ok(Done::Space(self.space)),
             Op::Accept { .. }
             | Op::Receive { .. }
             | Op::StopReceive { .. }
@@ -403,9 +414,9 @@ impl FileSystem for SimIo {
         }
         disk.replace(path, contents)
     }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         let _ = path;
-        Ok((1 << 40, 1 << 41))
+        Ok(self.space)
     }
 }
 

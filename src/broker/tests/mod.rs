@@ -41,6 +41,7 @@ pub fn store_config() -> StoreConfig {
         flush: ASYNC,
         tail_cache_bytes: 64 << 20,
         entry_cache_bytes: 1 << 20,
+        disk_full_percent: 90,
         zero_fill: false,
         delay_levels: DelayLevels::default(),
     }

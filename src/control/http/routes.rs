@@ -174,6 +174,10 @@ fn reason(watched: &Watched, state: &Result<State, Silence>) -> Option<String> {
             read_only: Some(why),
             ..
         }) => format!("is read-only until restart: {why}"),
+        Ok(State {
+            disk_full: Some(why),
+            ..
+        }) => format!("has no room on its disk: {why}"),
         Ok(_) => return None,
         Err(silence) => silence.to_string(),
     };
@@ -284,6 +288,21 @@ mod tests {
                 let state = State {
                     is_stopping,
                     read_only,
+                    disk_full: None,
+                };
+                answer.send(state).expect("somebody waits");
+            }
+            Ok(())
+        }))
+    }
+
+    fn has_no_room() -> Option<SharedSender> {
+        Some(Box::new(|mail| {
+            if let ToShard::Ask(Ask::State(answer)) = mail {
+                let state = State {
+                    is_stopping: false,
+                    read_only: None,
+                    disk_full: Some("90 % are in use".to_owned()),
                 };
                 answer.send(state).expect("somebody waits");
             }
@@ -324,6 +343,7 @@ mod tests {
             hangs(),
             is_full(),
             drops(),
+            has_no_room(),
         ]);
         let expected = "shard 0 is starting
 shard 2 is stopping
@@ -331,6 +351,7 @@ shard 3 is read-only until restart: write failed
 shard 4 does not answer
 shard 5 takes no mail
 shard 6 has stopped
+shard 7 has no room on its disk: 90 % are in use
 ";
         assert_eq!(ask(&all, "/readyz"), (503, expected.to_owned()));
         assert_eq!(ask(&all, "/healthz").0, 200, "it runs all the same");

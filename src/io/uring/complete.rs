@@ -52,6 +52,7 @@ impl Uring {
             }),
             Ok(Finished::Replaced) => Ok(Done::Replaced),
             Ok(Finished::Removed) => Ok(Done::Removed),
+            Ok(Finished::Space(space)) => Ok(Done::Space(space)),
             Err(error) => Err(Failed {
                 errno: error.raw_os_error().unwrap_or(libc::EIO),
             }),

@@ -1,7 +1,7 @@
 //! The blocking calls go to the table of files.
 
 use super::Uring;
-use crate::io::{File, FileSystem};
+use crate::io::{File, FileSystem, Space};
 use std::io;
 use std::path::Path;
 
@@ -69,7 +69,7 @@ impl FileSystem for Uring {
     fn replace(&mut self, path: &Path, contents: &[u8], keep_backup: bool) -> io::Result<()> {
         self.files.replace(path, contents, keep_backup)
     }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         self.files.space(path)
     }
 }

@@ -3,6 +3,7 @@
 mod apache;
 mod basics;
 mod crash;
+mod full;
 mod model;
 mod property;
 mod queues;
@@ -29,6 +30,7 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         flush,
         tail_cache_bytes: 1 << 20,
         entry_cache_bytes: 1 << 20,
+        disk_full_percent: 90,
         zero_fill: true,
         delay_levels: DelayLevels::default(),
     }

@@ -92,6 +92,12 @@ impl Snapshot {
             "1 after a failed write or flush: sends are refused until restart",
             read_only,
         )?;
+        let disk_full = self.per_shard(|report| u64::from(report.state.disk_full.is_some()));
+        out.gauge(
+            "ringmq_disk_full",
+            "1 while sends are refused because the disk is full",
+            disk_full,
+        )?;
         for (place, label) in Counters::LABELS.iter().enumerate() {
             let rows = self.per_shard(move |report| report.values[place]);
             let name = format!("ringmq_{}", label.name);
