@@ -65,11 +65,15 @@ impl Store {
         self.tail.trim(self.log.visible());
         self.removals.drive(&self.table, &mut self.files, now, io);
         self.writer.drive(&mut self.table, &mut self.files, now, io);
+        let log_range = (self.log.start(), self.log.visible());
+        self.index
+            .drive(log_range, self.fetches.is_quiet(), now, io);
         let mut parts = Parts {
             log: &mut self.log,
             table: &mut self.table,
             files: &mut self.files,
             writer: &mut self.writer,
+            index: &mut self.index,
             removals: &self.removals,
             reads_are_quiet: self.fetches.is_quiet(),
         };
@@ -77,6 +81,7 @@ impl Store {
         if self.upkeep.is_stopped() {
             self.log.segments.close(io);
             self.files.close_all(io);
+            self.index.close(io);
             io.close(self.lock);
             self.is_closed = true;
         }
@@ -120,10 +125,12 @@ impl Store {
                     log: &self.log,
                     table: &self.table,
                     files: &mut self.files,
+                    index: &self.index,
                 };
                 self.fetches
                     .on_read(token, result, &mut places, io, fetches);
             }
+            tokens::INDEX_WRITE => self.index.on_written(expect_unit(token, result), now),
             _ => self.on_single(token, result, now),
         }
         self.drive(now, io);
@@ -143,6 +150,9 @@ impl Store {
                 let result = expect_unit(token, result);
                 self.removals.on_removed(result, &mut self.table, now);
             }
+            tokens::INDEX_OPEN => self.index.on_opened(expect_file(token, result), now),
+            tokens::INDEX_FLUSH => self.index.on_flushed(expect_unit(token, result)),
+            tokens::INDEX_REMOVE => self.index.on_removed(expect_unit(token, result)),
             tokens::SPACE => self.disk.on_space(expect_space(token, result), now),
             tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
             _ => unreachable!("{token:?} is no operation of the store"),
@@ -162,6 +172,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches
             .on_opened(&opened.reads, &opened.result, &mut places, io, fetches);
@@ -236,6 +247,7 @@ impl Store {
         self.writer
             .last_error()
             .or(removals)
+            .or(self.index.last_error())
             .or(self.upkeep.last_error())
     }
 
@@ -258,6 +270,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches.begin(key, missing, have, &mut places, io)
     }
@@ -271,6 +284,7 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
+            self.index.next_deadline(),
             self.disk.next_deadline(self.log.appended()),
             self.upkeep.next_deadline(&self.writer, &self.removals),
         ];
