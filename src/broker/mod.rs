@@ -14,6 +14,7 @@ pub mod internal;
 pub mod keys;
 pub mod locks;
 pub mod offsets;
+pub mod pop;
 pub mod pull;
 pub mod query;
 pub mod rates;
@@ -192,6 +193,7 @@ pub struct Broker {
     pub transactions: transactions::Transactions,
     pub locks: locks::Locks,
     pub rates: rates::Rates,
+    pub pops: pop::Pops,
     /// Requests to clients that wait for their answers.
     pub relays: relay::Relays,
     /// What pulls keep between them.
@@ -216,6 +218,7 @@ impl Broker {
             locks: locks::Locks::default(),
             delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
+            pops: pop::Pops::default(),
             relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -228,6 +231,7 @@ impl Broker {
         delay::on_arrival(self, arrival, cx);
         transactions::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
+        pop::on_arrival(self, arrival, cx);
     }
 
     /// Answers holds whose deadline has passed, expires memberships, writes offsets that are due.
@@ -235,6 +239,7 @@ impl Broker {
         holds::expire(self, cx);
         clients::expire(self, cx);
         relay::expire(self, cx);
+        pop::expire(self, cx);
         offsets::persist_if_due(self, cx);
         delay::expire(self, cx);
         transactions::expire(self, cx);
@@ -243,6 +248,7 @@ impl Broker {
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
+        self.pops.drop_connection(connection);
         clients::on_closed(self, connection);
         self.locks.release_connection(connection);
         relay::on_closed(self, connection, cx);
@@ -265,6 +271,7 @@ impl Broker {
             self.offsets.next_deadline(),
             self.delays.next_deadline(),
             self.transactions.next_deadline(),
+            self.pops.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -275,6 +282,7 @@ impl Broker {
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
         relay::answer_all(self, cx);
+        pop::begin_stop(self, cx);
         offsets::persist_now(self, cx);
         delay::begin_stop(self, cx);
         transactions::begin_stop(self, cx);
