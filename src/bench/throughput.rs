@@ -108,22 +108,7 @@ pub async fn measure(
     let (nanos, messages) = (to.at - from.at, to.sent - from.sent);
     let mut values = settings(matches, &load);
     let mut add = |name: &str, value: Value| values.insert(name.to_owned(), value);
-    add("messages per second", per_second(messages, nanos));
-    let bytes = messages * load.target.body as u64;
-    add(
-        "MB per second",
-        json!(rounded(bytes as f64 * 1e3 / nanos.max(1) as f64)),
-    );
-    if early > 0 {
-        let delivered = to.delivered - from.delivered;
-        add(
-            "delivered per second and group",
-            per_second(delivered, nanos),
-        );
-    }
-    if let Some((messages, nanos)) = backlog {
-        add("backlog per second and group", per_second(messages, nanos));
-    }
+    rates(&load, (from, to), early > 0, backlog, &mut add);
     counted(&load, &mut add);
     if let (Some(before), Some(after)) = (before, after) {
         let seconds = (nanos as f64 / 1e9).max(1e-9);
@@ -135,6 +120,32 @@ pub async fn measure(
     report.seconds = nanos as f64 / 1e9;
     let failure = load.counts.borrow_mut().failure.take();
     Ok((report, failure))
+}
+
+fn rates(
+    load: &Load,
+    (from, to): (Moment, Moment),
+    is_delivered_at_once: bool,
+    backlog: Option<(u64, u64)>,
+    add: &mut dyn FnMut(&str, Value) -> Option<Value>,
+) {
+    let (nanos, messages) = (to.at - from.at, to.sent - from.sent);
+    add("messages per second", per_second(messages, nanos));
+    let bytes = messages * load.target.body as u64;
+    add(
+        "MB per second",
+        json!(rounded(bytes as f64 * 1e3 / nanos.max(1) as f64)),
+    );
+    if is_delivered_at_once {
+        let delivered = to.delivered - from.delivered;
+        add(
+            "delivered per second and group",
+            per_second(delivered, nanos),
+        );
+    }
+    if let Some((messages, nanos)) = backlog {
+        add("backlog per second and group", per_second(messages, nanos));
+    }
 }
 
 /// Starts the consumers now; messages and nanoseconds until the last has them all.
