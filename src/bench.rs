@@ -2,12 +2,18 @@
 //! that shares nothing with the server but the codec.
 
 mod arguments;
+mod consumer;
 mod floor;
+mod holds;
 mod latency;
 mod load;
+mod pair;
 mod payload;
 mod process;
+mod producer;
+mod race;
 mod report;
+mod throughput;
 mod verify;
 mod wire;
 
@@ -64,6 +70,36 @@ fn measure(kind: &str, matches: &ArgMatches) -> Result<(), String> {
     }
     match kind {
         "floor" => floor::run(matches, &interrupt),
-        _ => latency::run(matches, &interrupt),
+        kind => {
+            let runtime = tokio_uring::Runtime::new(&tokio_uring::builder());
+            let runtime = runtime.map_err(|error| format!("io_uring: {error}"))?;
+            runtime.block_on(against_broker(kind, matches, &interrupt))
+        }
     }
+}
+
+/// With a topic of its own, which is deleted afterwards.
+async fn against_broker(
+    kind: &str,
+    matches: &ArgMatches,
+    interrupt: &Interrupt,
+) -> Result<(), String> {
+    let queues = match kind {
+        "race" => 1,
+        "holds" => holds::QUEUES,
+        _ => arguments::value(matches, "queues"),
+    };
+    let target = load::Target::new(matches, queues).await?;
+    let (address, encoding, topic) = (target.address, target.encoding, target.topic.clone());
+    wire::create_topic(address, encoding, &topic, target.queues).await?;
+    let measured = match kind {
+        "throughput" => throughput::measure(matches, interrupt, target).await,
+        "holds" => holds::measure(matches, interrupt, target).await,
+        "race" => race::measure(matches, interrupt, target).await,
+        _ => latency::measure(matches, interrupt, target).await,
+    };
+    let deleted = wire::delete_topic(address, encoding, &topic).await;
+    let (report, failure) = measured?;
+    report.publish(matches)?;
+    failure.map_or(deleted, Err)
 }

@@ -111,7 +111,7 @@ fn latency_counts_what_a_broker_does() {
                 "--groups",
                 "2",
                 "--body",
-                "24",
+                "28",
             ],
             2,
         ),
@@ -305,6 +305,175 @@ fn every_lie_is_found() {
             .any(|line| line.starts_with("WRONG: ") && line.contains(expected));
         assert!(is_found, "{name}: {table}{errors}");
     }
+    server.stop();
+}
+
+#[test]
+fn throughput_counts_what_a_broker_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"), &[]);
+    let broker = format!("127.0.0.1:{}", server.port);
+    let short = [
+        "throughput",
+        "--broker",
+        &broker,
+        "--duration",
+        "0.3",
+        "--warm-up",
+        "0.1",
+    ];
+    let cases: [(&[&str], u64); 5] = [
+        (
+            &[
+                "--connections",
+                "4",
+                "--in-flight",
+                "8",
+                "--queues",
+                "2",
+                "--groups",
+                "2",
+            ],
+            2,
+        ),
+        (
+            &[
+                "--consumers",
+                "late",
+                "--header",
+                "rocketmq",
+                "--in-flight",
+                "32",
+            ],
+            1,
+        ),
+        (&["--consumers", "none"], 0),
+        (&["--batch", "16", "--queues", "3", "--in-flight", "2"], 1),
+        (&["--one-way", "--in-flight", "4", "--body", "100"], 1),
+    ];
+    for (arguments, groups) in cases {
+        let results = measured(folder.path(), &[&short[..], arguments].concat());
+        let values = &results["values"];
+        if arguments.contains(&"--one-way") {
+            let (sent, delivered) = (&values["sent, with warm-up"], &values["delivered"]);
+            assert!(sent.as_u64() > Some(0) && sent == delivered, "{results}");
+            continue;
+        }
+        assert_complete(&results, groups);
+        assert!(
+            values["messages per second"].as_f64() > Some(0.0),
+            "{results}"
+        );
+        if arguments.contains(&"late") {
+            assert!(
+                values["backlog per second and group"].as_f64() > Some(0.0),
+                "{results}"
+            );
+        }
+        if arguments.contains(&"16") {
+            assert_eq!(
+                values["sent, with warm-up"].as_u64().unwrap() % 16,
+                0,
+                "{results}"
+            );
+        }
+    }
+    server.stop();
+}
+
+#[test]
+fn holds_are_all_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"), &[]);
+    let broker = format!("127.0.0.1:{}", server.port);
+    let pid = server.pid().to_string();
+    let results = measured(
+        folder.path(),
+        &[
+            "holds",
+            "--broker",
+            &broker,
+            "--pulls",
+            "300",
+            "--connections",
+            "7",
+            "--rounds",
+            "5",
+            "--duration",
+            "0.2",
+            "--warm-up",
+            "0.1",
+            "--pid",
+            &pid,
+        ],
+    );
+    assert_eq!(results["values"]["wrong"], 0, "{results}");
+    let count = |name: &str| results["latencyMicros"][name]["count"].as_u64();
+    assert_eq!(
+        (count("one answered"), count("all answered")),
+        (Some(5), Some(300)),
+        "{results}"
+    );
+    assert!(
+        results["values"]["idle server"]["residentKiB"].as_u64() > Some(1000),
+        "{results}"
+    );
+    server.stop();
+}
+
+#[test]
+fn race_counts_late_deliveries() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"), &[]);
+    let broker = format!("127.0.0.1:{}", server.port);
+    // Every skew from -20 to 20 comes.
+    let results = measured(
+        folder.path(),
+        &[
+            "race", "--broker", &broker, "--rounds", "100", "--skew", "20",
+        ],
+    );
+    let values = &results["values"];
+    assert_eq!(
+        (&values["rounds"], &values["wrong"]),
+        (&Value::from(100), &Value::from(0))
+    );
+    assert_eq!(
+        results["latencyMicros"]["later of both to delivery"]["count"],
+        100
+    );
+    let late = |name: &str| values[name].as_u64().unwrap();
+    assert!(late("over 1 s") <= late("over 100 ms") && late("over 100 ms") <= late("over 1 ms"));
+    server.stop();
+}
+
+/// Two messages of an answer change their places: each is whole, and both are where the other belongs.
+#[test]
+fn swapped_messages_of_a_backlog_are_found() {
+    let swaps: Lie = |frame, _| {
+        let length = first(frame);
+        let second = frame.body.get(length..length * 2)?;
+        let mut body = [second, &frame.body[..length]].concat();
+        body.extend_from_slice(&frame.body[length * 2..]);
+        Some(body)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"), &[]);
+    let broker = format!("127.0.0.1:{}", start_liar(server.port, swaps));
+    let output = bench(&[
+        "throughput",
+        "--broker",
+        &broker,
+        "--consumers",
+        "late",
+        "--duration",
+        "0.2",
+        "--warm-up",
+        "0",
+    ]);
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("offset 1 where 0 follows"), "{table}");
     server.stop();
 }
 

@@ -14,6 +14,14 @@ const EXAMPLES: &str = "Examples:
                           one message after the other; files for other programs
   ringmq bench latency --namesrv 10.0.0.5:9876 --producers 4 --groups 3 --queues 8 --header rocketmq
                           at the first broker that this name server knows
+  ringmq bench throughput --connections 64 --in-flight 1 --pid $(pidof ringmq)
+                          many clients that wait for each answer
+  ringmq bench throughput --in-flight 256 --consumers late
+                          one that does not; a consumer that finds it all stored
+  ringmq bench holds --pulls 10000 --connections 100 --pid $(pidof ringmq)
+                          what 10 000 waiting consumers cost while nothing comes
+  ringmq bench race --rounds 1000000
+                          looks for messages that a parked pull has missed
 
 Every message is checked: offsets without a gap, the bytes that were sent, once, as many as were acknowledged.
 Exit code 1: something was wrong, or the broker could not be measured. Ctrl-C prints what was measured so far.";
@@ -40,11 +48,6 @@ fn common(command: Command) -> Command {
             option("body", "BYTES", "size of a message's body")
                 .value_parser(bytes)
                 .default_value("1024"),
-        )
-        .arg(
-            option("duration", "SECONDS", "how long to measure")
-                .value_parser(seconds)
-                .default_value("10"),
         )
         .arg(
             option("cpu", "N", "bind the load to this processor")
@@ -76,6 +79,23 @@ fn against_broker(command: Command) -> Command {
             "ask this name server for a broker, instead of --broker",
         ))
         .arg(
+            option("header", "ENCODING", "encoding of the headers")
+                .value_parser(["json", "rocketmq"])
+                .default_value("json"),
+        )
+}
+
+fn duration() -> Arg {
+    option("duration", "SECONDS", "how long to measure")
+        .value_parser(seconds)
+        .default_value("10")
+}
+
+/// Options of those that put load on it for a while.
+fn loading(command: Command) -> Command {
+    against_broker(command)
+        .arg(duration())
+        .arg(
             option(
                 "queues",
                 "N",
@@ -84,23 +104,11 @@ fn against_broker(command: Command) -> Command {
             .value_parser(value_parser!(u32).range(1..=1024))
             .default_value("1"),
         )
-        .arg(
-            option("header", "ENCODING", "encoding of the headers")
-                .value_parser(["json", "rocketmq"])
-                .default_value("json"),
-        )
-        .arg(
-            option(
-                "pid",
-                "PID",
-                "process of the broker on this machine, to read its cost from /proc",
-            )
-            .value_parser(value_parser!(u32)),
-        )
+        .arg(pid())
 }
 
 fn latency() -> Command {
-    against_broker(Command::new("latency"))
+    loading(Command::new("latency"))
         .about("Send to acknowledgement, and send to delivery through a held pull")
         .arg(
             option(
@@ -120,34 +128,131 @@ fn latency() -> Command {
                     "send the next one when the last was acknowledged and delivered to every group",
                 ),
         )
-        .arg(
-            option(
-                "warm-up",
-                "SECONDS",
-                "before the measurement, not counted in it",
-            )
-            .value_parser(seconds)
-            .default_value("1"),
-        )
+        .arg(warm_up())
         .arg(
             option("producers", "N", "connections that send")
                 .value_parser(value_parser!(u32).range(1..=10_000))
                 .default_value("1"),
         )
+        .arg(groups())
+}
+
+fn throughput() -> Command {
+    loading(Command::new("throughput"))
+        .about("How many messages a second, with requests in flight on several connections")
+        .arg(
+            option("connections", "N", "connections that send")
+                .value_parser(value_parser!(u32).range(1..=10_000))
+                .default_value("1"),
+        )
         .arg(
             option(
-                "groups",
+                "in-flight",
                 "N",
-                "consumer groups, each with a held pull for every queue",
+                "requests of a connection without an answer; one-way: written at once",
             )
-            .value_parser(value_parser!(u32).range(1..=1000))
-            .default_value("1"),
+            .value_parser(value_parser!(u32).range(1..=65_536))
+            .default_value("64"),
         )
+        .arg(
+            Arg::new("one-way")
+                .long("one-way")
+                .action(ArgAction::SetTrue)
+                .help("ask for no answers"),
+        )
+        .arg(
+            option("batch", "N", "messages in a request")
+                .value_parser(value_parser!(u32).range(1..=100_000))
+                .conflicts_with("one-way"),
+        )
+        .arg(
+            option(
+                "consumers",
+                "WHEN",
+                "keep-up: from the start; late: when all is stored",
+            )
+            .value_parser(["keep-up", "late", "none"])
+            .default_value("keep-up"),
+        )
+        .arg(groups())
+        .arg(warm_up())
+}
+
+fn pid() -> Arg {
+    option(
+        "pid",
+        "PID",
+        "process of the broker on this machine, to read its cost from /proc",
+    )
+    .value_parser(value_parser!(u32))
+}
+
+fn holds() -> Command {
+    against_broker(Command::new("holds"))
+        .about("Pulls that wait: what they cost while nothing comes, and how soon one, and then all, are answered")
+        .arg(
+            option("pulls", "N", "pulls that wait")
+                .value_parser(value_parser!(u32).range(1..=200_000))
+                .default_value("1000"),
+        )
+        .arg(
+            option("connections", "N", "over which they are spread")
+                .value_parser(value_parser!(u32).range(1..=10_000))
+                .default_value("10"),
+        )
+        .arg(
+            option("rounds", "N", "messages for one that waits beside them")
+                .value_parser(value_parser!(u64).range(1..=1_000_000))
+                .default_value("100"),
+        )
+        .arg(duration())
+        .arg(warm_up())
+        .arg(pid())
+}
+
+fn race() -> Command {
+    against_broker(Command::new("race"))
+        .about("A pull and its message at nearly the same moment: how many deliveries come late")
+        .arg(
+            option("rounds", "N", "a pull and a send in each")
+                .value_parser(value_parser!(u64).range(1..=1_000_000_000))
+                .default_value("100000"),
+        )
+        .arg(
+            option(
+                "skew",
+                "MICROSECONDS",
+                "one up to so much before the other, either way",
+            )
+            .value_parser(value_parser!(u32).range(0..=1_000_000))
+            .default_value("200"),
+        )
+}
+
+fn groups() -> Arg {
+    option(
+        "groups",
+        "N",
+        "consumer groups, each with a held pull for every queue",
+    )
+    .value_parser(value_parser!(u32).range(1..=1000))
+    .default_value("1")
+}
+
+fn warm_up() -> Arg {
+    option(
+        "warm-up",
+        "SECONDS",
+        "before the measurement, not counted in it",
+    )
+    .value_parser(seconds)
+    .default_value("1")
 }
 
 fn floor() -> Command {
     common(Command::new("floor"))
         .about("Bare TCP relay, ping-pong, write and fdatasync on this machine")
+        .arg(duration())
         .arg(
             option("peer-cpu", "N", "bind the relay to this processor")
                 .value_parser(value_parser!(usize)),
@@ -170,7 +275,7 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([latency(), floor()])
+        .subcommands([latency(), throughput(), holds(), race(), floor()])
 }
 
 /// A value that has a default.

@@ -1,10 +1,11 @@
 //! `ringmq bench latency`: send → acknowledgement and send → delivery, at a fixed rate or one after the other.
 
 use super::arguments::value;
-use super::load::{self, Load, Pace, Target};
+use super::load::{self, Load, Target};
 use super::process::{Usage, rounded};
+use super::producer::{Kind, Pace};
 use super::report::Report;
-use super::{Interrupt, wire};
+use super::{Interrupt, consumer, producer};
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
@@ -12,25 +13,8 @@ use std::time::{Duration, SystemTime};
 
 const NANOS: u64 = 1_000_000_000;
 
-pub fn run(matches: &ArgMatches, interrupt: &Interrupt) -> Result<(), String> {
-    let runtime = tokio_uring::Runtime::new(&tokio_uring::builder());
-    let runtime = runtime.map_err(|error| format!("io_uring: {error}"))?;
-    runtime.block_on(measure(matches, interrupt))
-}
-
-async fn measure(matches: &ArgMatches, interrupt: &Interrupt) -> Result<(), String> {
-    let target = Target::new(matches).await?;
-    let (address, encoding, topic) = (target.address, target.encoding, target.topic.clone());
-    wire::create_topic(address, encoding, &topic, target.queues).await?;
-    let measured = measure_topic(matches, interrupt, target).await;
-    let deleted = wire::delete_topic(address, encoding, &topic).await;
-    let (report, failure) = measured?;
-    report.publish(matches)?;
-    failure.map_or(deleted, Err)
-}
-
 /// The report, and why it ended early if it did.
-async fn measure_topic(
+pub async fn measure(
     matches: &ArgMatches,
     interrupt: &Interrupt,
     target: Target,
@@ -44,14 +28,20 @@ async fn measure_topic(
     let pid = matches.get_one::<u32>("pid").copied();
     let usage = || pid.map(Usage::read).transpose();
     usage()?;
-    let load = Load::new(target, producers as usize, groups as usize, warm_up);
+    let load = Load::new(
+        target,
+        Kind::Single,
+        producers as usize,
+        groups as usize,
+        warm_up,
+    );
     for group in 0..groups as usize {
-        load::start_consumer(&load, group).await?;
+        consumer::start(&load, group).await?;
     }
     let began = SystemTime::now();
     let start = load.now();
     for index in 0..producers {
-        load::start_producer(&load, index, pace(matches, start, index, producers)).await?;
+        producer::start(&load, index, pace(matches, start, index, producers)).await?;
     }
     let offset = Duration::from_nanos(start);
     let bar = load::progress(offset + warm_up + duration);
@@ -63,7 +53,8 @@ async fn measure_topic(
             .await;
     }
     let (last, after, to) = (sent(&load), usage()?, load.now());
-    load.finish(interrupt).await;
+    load.settle(load.groups, interrupt).await;
+    load.finish(interrupt);
     bar.finish_and_clear();
     let seconds = (to - from) as f64 / 1e9;
     let mut report = report(matches, &load, seconds, last - first);

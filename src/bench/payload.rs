@@ -4,19 +4,21 @@
 //! offset  width  field
 //!      0      4  CRC-32 of everything behind it
 //!      4      4  producer
-//!      8      8  number, dense for each producer
-//!     16      8  intended send time, nanoseconds since the start of the run
-//!     24      n  filler
+//!      8      4  queue
+//!     12      8  number, dense for each producer and queue
+//!     20      8  intended send time, nanoseconds since the start of the run
+//!     28      n  filler
 //! ```
 
 use bytes::{BufMut, BytesMut};
 
-pub const HEAD_BYTES: usize = 24;
+pub const HEAD_BYTES: usize = 28;
 const CHECKSUM_BYTES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
     pub producer: u32,
+    pub queue: u32,
     pub number: u64,
     pub intended: u64,
 }
@@ -28,6 +30,7 @@ impl Payload {
         out.clear();
         out.put_u32(0);
         out.put_u32(self.producer);
+        out.put_u32(self.queue);
         out.put_u64(self.number);
         out.put_u64(self.intended);
         out.put_bytes(b'x', bytes - HEAD_BYTES);
@@ -42,10 +45,12 @@ impl Payload {
             return None;
         }
         let (producer, rest) = rest.split_first_chunk()?;
+        let (queue, rest) = rest.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (intended, _) = rest.split_first_chunk()?;
         Some(Self {
             producer: u32::from_be_bytes(*producer),
+            queue: u32::from_be_bytes(*queue),
             number: u64::from_be_bytes(*number),
             intended: u64::from_be_bytes(*intended),
         })
@@ -60,6 +65,7 @@ mod tests {
     fn every_flipped_bit_is_seen() {
         let payload = Payload {
             producer: 3,
+            queue: 1,
             number: 7,
             intended: u64::MAX,
         };
@@ -71,6 +77,6 @@ mod tests {
             assert_eq!(Payload::read(&body), None, "bit {bit}");
             body[bit / 8] ^= 1 << (bit % 8);
         }
-        assert_eq!(Payload::read(&body[..23]), None);
+        assert_eq!(Payload::read(&body[..27]), None);
     }
 }

@@ -39,6 +39,21 @@ impl Usage {
         })
     }
 
+    /// From `self` to `later`, without messages.
+    pub fn while_idle(self, later: Self, seconds: f64) -> Value {
+        let mut cost = self.until(later, seconds.max(1e-9), 0);
+        if let Some(parts) = cost.as_object_mut() {
+            parts.retain(|name, _| !name.ends_with("PerMessage"));
+        }
+        cost
+    }
+
+    /// Resident memory that each of `count` things has added.
+    pub fn growth(self, later: Self, count: u32) -> Value {
+        let grown = later.resident_kib as f64 - self.resident_kib as f64;
+        json!(rounded(grown / f64::from(count)))
+    }
+
     /// From `self` to `later`, for each of `messages`.
     pub fn until(self, later: Self, seconds: f64, messages: u64) -> Value {
         let cpu = later.cpu_micros.saturating_sub(self.cpu_micros) as f64;

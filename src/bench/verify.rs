@@ -15,6 +15,12 @@ pub struct Findings {
 }
 
 impl Findings {
+    pub fn merge(&mut self, others: Self) {
+        self.count += others.count;
+        self.lines.extend(others.lines);
+        self.lines.truncate(FINDINGS_MAX);
+    }
+
     pub fn add(&mut self, line: impl FnOnce() -> String) {
         self.count += 1;
         if self.lines.len() < FINDINGS_MAX {
@@ -30,8 +36,6 @@ pub struct QueueReader {
     queue: u32,
     /// Offset that the next message must have.
     pub next: u64,
-    /// Queues of the topic, over which each producer deals its numbers in turn.
-    queues: u64,
     producers: BTreeMap<u32, Numbers>,
     /// Messages behind a later one of the same producer: a broker may do that to sends in flight at once.
     pub out_of_order: u64,
@@ -60,12 +64,11 @@ impl Numbers {
 
 impl QueueReader {
     /// From offset 0 of a new topic.
-    pub fn new(topic: &str, queue: u32, queues: u32) -> Self {
+    pub fn new(topic: &str, queue: u32) -> Self {
         Self {
             topic: topic.to_owned(),
             queue,
             next: 0,
-            queues: u64::from(queues),
             producers: BTreeMap::new(),
             out_of_order: 0,
         }
@@ -134,8 +137,8 @@ impl QueueReader {
             producer, number, ..
         } = payload;
         let numbers = self.producers.entry(producer).or_default();
-        let (is_new, is_late) = numbers.take(number / self.queues);
-        if !is_new || number % self.queues != u64::from(queue) {
+        let (is_new, is_late) = numbers.take(number);
+        if !is_new || payload.queue != queue {
             findings.add(|| {
                 format!("{topic} queue {queue} offset {offset}: message {number} of producer {producer} once more")
             });

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio_uring::net::TcpStream;
 
 pub const SEND: i32 = 310;
+pub const SEND_BATCH: i32 = 320;
 pub const PULL: i32 = 11;
+const MAX_OFFSET: i32 = 30;
 const CREATE_TOPIC: i32 = 17;
 const DELETE_TOPIC: i32 = 215;
 const ROUTE: i32 = 105;
@@ -71,6 +73,25 @@ impl Writer {
         request.encode(out);
     }
 
+    pub fn encode_one_way(
+        &self,
+        code: i32,
+        opaque: i32,
+        fields: &[(&str, &str)],
+        body: &[u8],
+        out: &mut BytesMut,
+    ) {
+        let request = Request {
+            code,
+            opaque,
+            one_way: true,
+            encoding: self.encoding,
+            fields,
+            body,
+        };
+        request.encode(out);
+    }
+
     /// Writes all of it and leaves `out` empty. **Errors**: the broker closed the connection.
     pub async fn write(&mut self, out: &mut BytesMut) -> Result<(), String> {
         // `tokio-uring` owns what it writes meanwhile, and takes no `BytesMut`.
@@ -124,7 +145,22 @@ pub fn decode<'a>(bytes: &'a [u8], scratch: &'a mut Scratch) -> Result<Command<'
     }
 }
 
-/// Asks and waits; the body of the answer. **Errors**: it was refused, or no answer came in time.
+/// Codes of a pull that brings nothing and goes on at the offset of the answer.
+const PULL_AGAIN: [i32; 3] = [19, 20, 21];
+
+/// Messages and next offset of an answer to a pull. **Errors**: it was refused, in one line.
+pub fn pulled<'a>(answer: &Command<'a>) -> Result<(&'a [u8], u64), String> {
+    if answer.code != 0 && !PULL_AGAIN.contains(&answer.code) {
+        let remark = answer.remark.unwrap_or_default();
+        return Err(format!("a pull was refused with {}: {remark}", answer.code));
+    }
+    let next = answer.require_i64("nextBeginOffset");
+    let next = next.map_err(|error| format!("an answer to a pull: {error}"))?;
+    let body = if answer.code == 0 { answer.body } else { &[] };
+    Ok((body, next as u64))
+}
+
+/// Asks and waits; the whole answer. **Errors**: it was refused, or no answer came in time.
 async fn call(
     address: SocketAddr,
     encoding: Encoding,
@@ -140,7 +176,7 @@ async fn call(
     let mut scratch = Scratch::default();
     let answer = decode(&frame, &mut scratch)?;
     if answer.code == 0 {
-        return Ok(BytesMut::from(answer.body));
+        return Ok(frame);
     }
     let remark = answer.remark.unwrap_or_default();
     let code_of_answer = answer.code;
@@ -179,6 +215,25 @@ pub async fn delete_topic(
     deleted.map(|_| ())
 }
 
+/// Messages of a new topic, by the ends of its queues.
+pub async fn stored(
+    address: SocketAddr,
+    encoding: Encoding,
+    topic: &str,
+    queues: u32,
+) -> Result<u64, String> {
+    let mut sum = 0;
+    for queue in 0..queues {
+        let queue = queue.to_string();
+        let fields = [("topic", topic), ("queueId", &*queue)];
+        let frame = call(address, encoding, MAX_OFFSET, &fields).await?;
+        let mut scratch = Scratch::default();
+        let end = decode(&frame, &mut scratch)?.require_i64("offset");
+        sum += end.map_err(|error| format!("the end of queue {queue}: {error}"))? as u64;
+    }
+    Ok(sum)
+}
+
 /// The first address of `HOST:PORT`.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     let found = text
@@ -194,9 +249,11 @@ pub async fn broker_of(name_server: SocketAddr) -> Result<SocketAddr, String> {
         ("topic", TEMPLATE_TOPIC),
         ("acceptStandardJsonOnly", "true"),
     ];
-    let body = call(name_server, Encoding::Json, ROUTE, &fields).await?;
+    let frame = call(name_server, Encoding::Json, ROUTE, &fields).await?;
+    let mut scratch = Scratch::default();
+    let body = decode(&frame, &mut scratch)?.body;
     let unknown = || format!("{name_server} names no broker");
-    let route: serde_json::Value = serde_json::from_slice(&body).map_err(|_| unknown())?;
+    let route: serde_json::Value = serde_json::from_slice(body).map_err(|_| unknown())?;
     let master = route["brokerDatas"][0]["brokerAddrs"]["0"].as_str();
     resolve(master.ok_or_else(unknown)?)
 }
@@ -223,12 +280,20 @@ pub fn send_fields<'a>(
     ]
 }
 
-/// Fields of a pull that waits up to 15 s and brings its subscription along.
+pub fn mark_as_batch(fields: &mut [(&str, &str); 12]) {
+    fields[11] = ("m", "true");
+}
+
+/// What clients ask for: a pull waits for up to 15 s.
+pub const SUSPEND_MS: &str = "15000";
+
+/// Fields of a pull that waits and brings its subscription along.
 pub fn pull_fields<'a>(
     group: &'a str,
     topic: &'a str,
     queue: &'a str,
     offset: &'a str,
+    suspend_ms: &'a str,
 ) -> [(&'a str, &'a str); 11] {
     [
         ("consumerGroup", group),
@@ -238,7 +303,7 @@ pub fn pull_fields<'a>(
         ("maxMsgNums", "32"),
         ("sysFlag", "6"),
         ("commitOffset", "0"),
-        ("suspendTimeoutMillis", "15000"),
+        ("suspendTimeoutMillis", suspend_ms),
         ("subscription", "*"),
         ("subVersion", "0"),
         ("expressionType", "TAG"),
