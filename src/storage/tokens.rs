@@ -20,6 +20,7 @@ const TOMBSTONES_KIND: u8 = FIRST + 8;
 const REMOVE_TOPIC_KIND: u8 = FIRST + 9;
 const REMOVE_ABORT_KIND: u8 = FIRST + 10;
 const SPACE_KIND: u8 = FIRST + 11;
+const DURABLE_MARK_KIND: u8 = FIRST + 12;
 
 // At most one of each of these is in flight.
 pub const LOG_FLUSH: Token = Token::new(LOG_FLUSH_KIND, 0, 0);
@@ -29,6 +30,7 @@ pub const TOMBSTONES: Token = Token::new(TOMBSTONES_KIND, 0, 0);
 pub const REMOVE_TOPIC: Token = Token::new(REMOVE_TOPIC_KIND, 0, 0);
 pub const REMOVE_ABORT: Token = Token::new(REMOVE_ABORT_KIND, 0, 0);
 pub const SPACE: Token = Token::new(SPACE_KIND, 0, 0);
+pub const DURABLE_MARK: Token = Token::new(DURABLE_MARK_KIND, 0, 0);
 
 /// Token of the log write with a number.
 pub fn log_write(number: u64) -> Token {
