@@ -157,6 +157,28 @@ pub const COLD_READS_IN_FLIGHT_MAX: usize = 64;
 /// Cold requests waiting or running per shard; above it a read is answered 2 (system busy).
 pub const COLD_REQUESTS_MAX: usize = 16_384;
 
+/// Index files of one shard. At the limit the oldest is removed. Source: arithmetic, each is an open file and has the
+/// keys of 20 000 000.
+pub const INDEX_FILES_MAX: usize = 128;
+/// Keys of one shard that are not yet in their index file; above it, the index ends until the next start, which
+/// derives what is missing. Source: arithmetic, 24 bytes for each.
+pub const INDEX_KEYS_WAITING_MAX: usize = 1 << 20;
+/// Log bytes from which a missing index is derived at the start, the newest; keys of older records are not found.
+/// Source: ours, some ten seconds.
+pub const INDEX_DERIVED_BYTES_MAX: u64 = 8 * 1024 * MIB as u64;
+/// Places in the index that one query looks at; older ones are not found. Source: ours, a second of cached reads.
+pub const INDEX_STEPS_MAX: u32 = 16_384;
+/// Records that one query by key compares, the newest of that hash. Source: ours.
+pub const QUERY_RECORDS_MAX: u32 = 256;
+/// Messages in one answer to a query by key. Source: apache/rocketmq `maxMsgsNumBatch`.
+pub const QUERY_MESSAGES_MAX: u32 = 64;
+/// Messages in one answer to a query by unique key. Source: apache/rocketmq `defaultQueryMaxNum`.
+pub const QUERY_UNIQUE_MAX: u32 = 32;
+/// Bytes of messages in one answer to a query by key; the newest is always in it.
+pub const QUERY_BYTES_MAX: usize = 8 * MIB as usize;
+/// Records that a query by key reads at once. Source: arithmetic, 64 MiB of the largest.
+pub const QUERY_READS_MAX: usize = 16;
+
 /// Brokers (name and id) of the name server. At the limit: a registration is refused, code 1. Source: arithmetic,
 /// 64 hosts of 64 shards; the answer to 106 stays below 2 MiB.
 pub const NAMESRV_BROKERS_MAX: usize = 4096;

@@ -118,6 +118,7 @@ impl Bench {
             disk_full_percent: 100,
             zero_fill: false,
             delay_levels: Default::default(),
+            index: Default::default(),
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {

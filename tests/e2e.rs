@@ -332,3 +332,54 @@ fn group_members_are_listed_and_told_of_changes() {
         );
     });
 }
+
+#[test]
+fn messages_are_found_by_key_after_an_orderly_stop_and_a_kill() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = directory.path().join("store");
+    let flags = [
+        ("shards", "1"),
+        ("maxHashSlotNum", "10"),
+        ("maxIndexNum", "50"),
+        ("tailCacheBytes", "65536"),
+    ];
+    let rounds = 4;
+    for round in 0..rounds {
+        let server = Server::start(&store, &flags);
+        let mut client = Client::connect(server.port);
+        for number in 0..100 {
+            let properties =
+                format!("KEYS\u{1}r{round}n{number} all\u{2}UNIQ_KEY\u{1}U{round}n{number}\u{2}");
+            let body = format!("{round} {number}");
+            let sent = client.call(310, &send_fields("T", "0", &properties), body.as_bytes());
+            assert_eq!(sent.code, 0, "{}", sent.remark);
+        }
+        for (of, number) in (0..=round).flat_map(|of| [(of, 0), (of, 57), (of, 99)]) {
+            for (key, unique) in [("r", "false"), ("U", "true")] {
+                let key = format!("{key}{of}n{number}");
+                let fields = [
+                    ("topic", "T"),
+                    ("key", &key),
+                    ("maxNum", "32"),
+                    ("beginTimestamp", "0"),
+                    ("endTimestamp", "9223372036854775807"),
+                    ("_UNIQUE_KEY_QUERY", unique),
+                ];
+                let found = client.call(12, &fields, &[]);
+                let body = format!("{of} {number}").into_bytes();
+                let expected = [(of * 100 + number, body)];
+                assert_eq!(
+                    found.messages(),
+                    expected,
+                    "{key} in round {round}: {found:?}"
+                );
+                assert!(found.number("indexLastUpdatePhyoffset") > 0);
+            }
+        }
+        if round % 2 == 0 {
+            server.stop();
+        } else {
+            server.kill();
+        }
+    }
+}

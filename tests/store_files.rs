@@ -72,6 +72,7 @@ fn config(root: &Path, segment_bytes: u64, flush: FlushMode) -> StoreConfig {
         disk_full_percent: 100,
         zero_fill: true,
         delay_levels: Default::default(),
+        index: Default::default(),
     }
 }
 

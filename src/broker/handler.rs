@@ -1,8 +1,8 @@
 //! Which function answers which request.
 
 use super::{
-    Broker, Context, Outcome, Peer, admin, clients, locks, offsets, pull, query, relay, reply,
-    retry, send,
+    Broker, Context, Outcome, Peer, admin, clients, keys, locks, offsets, pull, query, relay,
+    reply, retry, send,
 };
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
@@ -57,6 +57,7 @@ fn dispatch(
         Code::GET_MIN_OFFSET => query::min_offset(command, cx),
         Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(command, cx),
         Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
+        Code::QUERY_MESSAGE => keys::query_message(command, cx),
         Code::CONSUMER_SEND_MSG_BACK => retry::handle(broker, command, peer, cx),
         Code::LOCK_BATCH_MQ => locks::lock(broker, command, peer, cx),
         Code::UNLOCK_BATCH_MQ => locks::unlock(broker, command),

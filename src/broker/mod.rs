@@ -11,6 +11,7 @@ pub mod groups;
 pub mod handler;
 pub mod holds;
 pub mod internal;
+pub mod keys;
 pub mod locks;
 pub mod offsets;
 pub mod pull;

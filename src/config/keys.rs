@@ -258,6 +258,24 @@ const STORE: &[Key] = &[
         ),
     ),
     key(
+        "messageIndexEnable",
+        Kind::Bool,
+        "true",
+        "index files: messages are found by their keys",
+    ),
+    key(
+        "maxHashSlotNum",
+        int(1, 100_000_000),
+        "5000000",
+        "hash slots of an index file; 4 bytes of memory for each that is used",
+    ),
+    key(
+        "maxIndexNum",
+        int(2, 100_000_000),
+        "20000000",
+        "keys of an index file, which is sparse",
+    ),
+    key(
         "flushDiskType",
         Kind::OneOf(&["ASYNC_FLUSH", "SYNC_FLUSH"]),
         "ASYNC_FLUSH",

@@ -4,12 +4,19 @@
 ///
 /// Example: `TagA` gives 2598919.
 pub fn java_string_hash(text: &str) -> i32 {
+    java_string_hash_of([text])
+}
+
+/// The same of texts put together.
+pub fn java_string_hash_of<const N: usize>(texts: [&str; N]) -> i32 {
     let step = |hash: i32, unit: i32| hash.wrapping_mul(31).wrapping_add(unit);
-    if text.is_ascii() {
-        text.bytes().map(i32::from).fold(0, step)
-    } else {
-        text.encode_utf16().map(i32::from).fold(0, step)
-    }
+    texts.into_iter().fold(0, |hash, text| {
+        if text.is_ascii() {
+            text.bytes().map(i32::from).fold(hash, step)
+        } else {
+            text.encode_utf16().map(i32::from).fold(hash, step)
+        }
+    })
 }
 
 /// Tags code of a consume queue entry: the hash sign-extended; 0 without a tag.

@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::protocol::command::Scratch;
 use crate::protocol::delay::DelayLevels;
 use crate::stats::Counters;
-use crate::storage::{FlushMode, Store, StoreConfig};
+use crate::storage::{FlushMode, IndexConfig, IndexSizes, Store, StoreConfig};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -95,6 +95,13 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             disk_full_percent: config.integer("diskSpaceWarningLevelRatio") as u64,
             zero_fill: config.bool("zeroFillSegments"),
             delay_levels: delay_levels(config),
+            index: IndexConfig {
+                is_enabled: config.bool("messageIndexEnable"),
+                sizes: IndexSizes {
+                    slots: config.integer("maxHashSlotNum") as u32,
+                    units: config.integer("maxIndexNum") as u32,
+                },
+            },
             root: root.clone(),
         },
         uring: UringConfig {
@@ -368,7 +375,8 @@ fn shard_thread(
     }
 }
 
-type Built<I> = (Shard<I>, MailSender<ToShard>);
+/// A shard, and how to write to it.
+pub type Built<I> = (Shard<I>, MailSender<ToShard>);
 
 fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, String> {
     for folder in [&plan.store.root, &plan.store.commit_log] {
@@ -380,6 +388,16 @@ fn build(plan: &Plan, report: mpsc::Sender<FromShard>) -> Result<Built<Uring>, S
         tracing::info!(shard = %plan.id, features = ?io.features(), "the ring does without some features of Linux 6.1");
     }
     build_on(plan, io, report)
+}
+
+/// A shard of this configuration on a backend of a test.
+#[cfg(any(test, feature = "testing"))]
+pub fn build_simulated<I: Io>(
+    config: &Config,
+    io: I,
+    report: mpsc::Sender<FromShard>,
+) -> Result<Built<I>, String> {
+    build_on(&plan(config, 0, None), io, report)
 }
 
 /// A shard on any backend, its store recovered and its listener open. **Errors**: one line that says what could not

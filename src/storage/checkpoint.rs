@@ -4,7 +4,7 @@
 //! offset  width    field                                             owner
 //!      0      8    store timestamp up to which the log is flushed    Apache: physicMsgTimestamp
 //!      8      8    ... up to which the queues are                    Apache: logicsMsgTimestamp
-//!     16      8    ... up to which the index is                      Apache: indexMsgTimestamp
+//!     16      8    ... up to which the index is (0: not known)       Apache: indexMsgTimestamp
 //!     24     16    master's flushed offset, confirmed offset         Apache 5.x
 //!     40     24    zeros
 //!     64      4    "RING"                                            ours, from here on
@@ -139,6 +139,13 @@ impl Checkpoint {
         }
         out.resize(CHECKPOINT_BYTES, 0);
         out.freeze()
+    }
+
+    /// The keys of all records below our mark are in the index: only a checkpoint of ours, taken with an index, has
+    /// these two times equal.
+    pub fn index_covers(&self) -> Option<PhysicalOffset> {
+        let marks = self.marks?;
+        (self.index_timestamp == self.queues_timestamp).then_some(marks.dispatched)
     }
 
     /// Records stored at or before this time are flushed and have their entries on disk: Apache's rule.

@@ -7,6 +7,7 @@
 //! read. What is damaged is an error, never a delivery.
 
 use super::commit_log::CommitLog;
+use super::index::{Index, Walk, WalkRead};
 use super::queue_files::{Acquired, QueueFiles, SlotId};
 use super::queue_table::QueueTable;
 use super::segment::Segment;
@@ -51,6 +52,8 @@ enum Source {
         count: u32,
         slot: Option<SlotId>,
     },
+    /// The next step of a search in the index.
+    Keys { walk: Box<Walk>, read: WalkRead },
 }
 
 #[derive(Debug)]
@@ -73,6 +76,7 @@ pub struct Places<'a> {
     pub log: &'a CommitLog,
     pub table: &'a QueueTable,
     pub files: &'a mut QueueFiles,
+    pub index: &'a Index,
 }
 
 #[derive(Debug, Default)]
@@ -94,11 +98,17 @@ impl Fetches {
         &mut self,
         key: u64,
         missing: &[Missing],
-        have: Fetched,
+        mut have: Fetched,
         places: &mut Places<'_>,
         io: &mut I,
     ) -> Option<FetchDone> {
         let mut sources: SmallVec<[Source; 4]> = SmallVec::new();
+        for item in missing {
+            if let Missing::Keys(query) = item {
+                let walk = Box::new(Walk::new(*query));
+                sources.extend(search(walk, places.index, &mut have));
+            }
+        }
         let planned = plan_records(missing, places.log, &mut sources)
             .and_then(|()| plan_entries(missing, places, &mut sources));
         if let Err(reason) = planned {
@@ -136,6 +146,7 @@ impl Fetches {
         let read = &mut self.reads[id as usize];
         let token = Token::new(tokens::COLD_READ, id, read.generation);
         let (file, position, len) = match &mut read.source {
+            Source::Keys { read, .. } => (read.file, read.position, read.len),
             Source::Log {
                 segment,
                 start,
@@ -197,7 +208,7 @@ impl Fetches {
                 Err(failed) => {
                     let reason =
                         format!("a consume queue file can't be opened: {}", failed.error());
-                    self.finish(*read, Err(reason), done);
+                    self.finish(*read, Err(reason), places.index, done);
                 }
             }
         }
@@ -228,16 +239,22 @@ impl Fetches {
             places.files.release(slot, io);
         }
         let bytes = result.map_err(|failed| failed.error().to_string());
-        self.finish(token.index, bytes.map(BytesMut::freeze), done);
+        self.finish(token.index, bytes.map(BytesMut::freeze), places.index, done);
         self.pump(places, io);
     }
 
     /// Delivers what a read brought to its request; the last read of a request answers it.
-    fn finish(&mut self, id: u32, bytes: Result<Bytes, String>, done: &mut Vec<FetchDone>) {
+    fn finish(
+        &mut self,
+        id: u32,
+        bytes: Result<Bytes, String>,
+        index: &Index,
+        done: &mut Vec<FetchDone>,
+    ) {
         self.in_flight -= 1;
         let read = self.reads.remove(id as usize);
         let request = &mut self.requests[read.request as usize];
-        let added = bytes.and_then(|bytes| add(read.source, &bytes, &mut request.have));
+        let added = bytes.and_then(|bytes| add(read.source, &bytes, index, &mut request.have));
         match added {
             Ok(None) => {}
             Ok(Some(source)) => {
@@ -291,7 +308,7 @@ fn plan_records(
                     bytes: room.min(PROBE_BYTES) as u32,
                 });
             }
-            Missing::Entries { .. } => {}
+            Missing::Entries { .. } | Missing::Keys(_) => {}
         }
     }
     wanted.sort_unstable();
@@ -313,6 +330,15 @@ fn plan_records(
         }
     }
     Ok(())
+}
+
+/// Goes on with a search: what has to be read next, or what it found.
+fn search(mut walk: Box<Walk>, index: &Index, have: &mut Fetched) -> Option<Source> {
+    if let Some(read) = index.advance(&mut walk) {
+        return Some(Source::Keys { walk, read });
+    }
+    have.keys.push((walk.query, walk.found));
+    None
 }
 
 /// The segment of a byte, and how many bytes a record that begins there can have at most.
@@ -389,8 +415,17 @@ fn plan_entries(
 }
 
 /// Checks what a read brought and keeps it. `Some` is what has to be read besides.
-fn add(source: Source, bytes: &Bytes, have: &mut Fetched) -> Result<Option<Source>, String> {
+fn add(
+    source: Source,
+    bytes: &Bytes,
+    index: &Index,
+    have: &mut Fetched,
+) -> Result<Option<Source>, String> {
     match source {
+        Source::Keys { mut walk, .. } => {
+            index.feed(&mut walk, bytes)?;
+            Ok(search(walk, index, have))
+        }
         Source::Log { start, records, .. } => {
             for (at, want) in records {
                 let from = at.bytes_since(start) as usize;

@@ -15,6 +15,7 @@ mod derive;
 mod durable;
 mod fetch;
 mod flush;
+mod index;
 mod log_end;
 mod open;
 mod queue_files;
@@ -45,6 +46,8 @@ use commit_log::CommitLog;
 use consume_queue::QueueStart;
 use durable::MarkFile;
 use fetch::Fetches;
+use index::Index;
+pub use index::Sizes as IndexSizes;
 use queue_files::QueueFiles;
 use queue_table::{Pending, QueueTable};
 use queue_writer::QueueWriter;
@@ -84,6 +87,46 @@ pub struct StoreConfig {
     pub disk_full_percent: u64,
     /// When entries of the schedule topic are due, for those that are derived from the log.
     pub delay_levels: DelayLevels,
+    pub index: IndexConfig,
+}
+
+/// Index files of message keys, in the folder `index`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndexConfig {
+    /// `messageIndexEnable`.
+    pub is_enabled: bool,
+    pub sizes: IndexSizes,
+}
+
+/// A question to the index: the places of records with a key of this hash, stored about then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyQuery {
+    hash: u32,
+    /// Seconds, as the index has them.
+    begin: u32,
+    end: u32,
+    max: u32,
+}
+
+impl KeyQuery {
+    /// Up to `max` places, the newest. Seconds are taken whole: who asks compares milliseconds.
+    pub fn new(hash: u32, begin_ms: u64, end_ms: u64, max: u32) -> Self {
+        let seconds = |ms: u64| u32::try_from(ms / 1000).unwrap_or(u32::MAX);
+        Self {
+            hash,
+            begin: seconds(begin_ms),
+            end: seconds(end_ms),
+            max,
+        }
+    }
+
+    fn begin_ms(&self) -> u64 {
+        u64::from(self.begin) * 1000
+    }
+
+    fn end_ms(&self) -> u64 {
+        u64::from(self.end) * 1000 + 999
+    }
 }
 
 /// What [`Store::open`] found and did; printed in the start log.
@@ -184,6 +227,8 @@ pub enum Missing {
         from: QueueOffset,
         count: u32,
     },
+    /// Places of a key.
+    Keys(KeyQuery),
 }
 
 /// What was read from disk for one request. Empty for a first run; dropped with the request.
@@ -192,11 +237,12 @@ pub struct Fetched {
     /// Records, sorted by place.
     ranges: Vec<(PhysicalOffset, Bytes)>,
     entries: Vec<(QueueIndex, QueueOffset, Vec<Entry>)>,
+    keys: Vec<(KeyQuery, Vec<PhysicalOffset>)>,
 }
 
 impl Fetched {
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.entries.is_empty()
+        self.ranges.is_empty() && self.entries.is_empty() && self.keys.is_empty()
     }
 
     fn record_at(&self, at: PhysicalOffset) -> Option<Bytes> {
@@ -252,6 +298,7 @@ pub struct Store {
     files: QueueFiles,
     writer: QueueWriter,
     fetches: Fetches,
+    index: Index,
     removals: Removals,
     upkeep: Upkeep,
     disk: DiskWatch,
@@ -362,6 +409,9 @@ impl Store {
         };
         let at = self.log.append(message, queue_offset, record_bytes, now);
         if has_entry {
+            let stored_ms = self.log.store_timestamp();
+            self.index
+                .note(message.topic, message.properties, at, stored_ms);
             self.table.push_pending(Pending {
                 queue: index,
                 queue_offset,
@@ -435,6 +485,28 @@ impl Store {
             .get(at, bytes)
             .or_else(|| fetched.record(at, bytes));
         found.ok_or(Missing::Log { at, bytes })
+    }
+
+    /// Places of records whose hash is that of the key, newest first: topic, key and time are still to be compared.
+    pub fn find_key<'a>(
+        &self,
+        query: KeyQuery,
+        fetched: &'a Fetched,
+    ) -> Result<&'a [PhysicalOffset], Missing> {
+        let found = fetched.keys.iter().find(|(of, _)| *of == query);
+        found
+            .map(|(_, places)| &**places)
+            .ok_or(Missing::Keys(query))
+    }
+
+    /// Hash of a key for [`KeyQuery`].
+    pub fn key_hash(topic: &str, key: &str) -> u32 {
+        index::key_hash(topic, key)
+    }
+
+    /// Store time and place of the newest record in the index.
+    pub fn newest_key(&self) -> (u64, PhysicalOffset) {
+        self.index.newest()
     }
 
     /// First byte of the log that still exists, and the first that is not visible yet.

@@ -4,6 +4,7 @@ use super::checkpoint::{Checkpoint, Marks};
 use super::commit_log::{CommitLog, LogStart};
 use super::durable::{Mark, MarkFile};
 use super::fetch::Fetches;
+use super::index::{self, Index};
 use super::queue_files::QueueFiles;
 use super::queue_table::QueueTable;
 use super::queue_writer::QueueWriter;
@@ -15,7 +16,6 @@ use super::tombstones::Tombstones;
 use super::upkeep::Upkeep;
 use super::{OpenError, Recovered, Store, StoreConfig};
 use crate::clock::Now;
-use crate::ids::PhysicalOffset;
 use crate::io::{File, FileSystem, Io};
 use crate::limits::ENTRY_BYTES;
 use std::io::ErrorKind;
@@ -46,7 +46,7 @@ impl Store {
         io.create_directories(&settings)
             .map_err(at_path(&settings))?;
         let lock = lock(&config.root, now, io)?;
-        match Self::open_locked(config, lock, io) {
+        match Self::open_locked(config, lock, now, io) {
             Ok((store, mut recovered)) => {
                 let end = io.now();
                 recovered.milliseconds = end.monotonic_us.saturating_sub(now.monotonic_us) / 1000;
@@ -62,6 +62,7 @@ impl Store {
     fn open_locked<I: Io>(
         config: StoreConfig,
         lock: File,
+        now: Now,
         io: &mut I,
     ) -> Result<(Self, Recovered), OpenError> {
         let root = config.root.clone();
@@ -97,13 +98,21 @@ impl Store {
             io.replace(&path, &tombstones.encode(), false)
                 .map_err(at_path(&path))?;
         }
-        let checkpoint = begin_checkpoint(&root, checkpoint, &table, end, store_timestamp, io)?;
-        let mark = MarkFile::open(&root, mark, end, io)?;
-        let disk = DiskWatch::new(&config.commit_log, config.disk_full_percent, end, io);
+        let was_clean = checkpoint.marks.is_some_and(|marks| marks.is_clean);
+        let found = index::Found {
+            segments: &segments,
+            end,
+            covered: checkpoint.index_covers(),
+            is_clean: is_clean && was_clean,
+        };
+        let index = index::open(config.index, &root, &found, now, io)?;
         let log_start = LogStart {
             end,
             store_timestamp,
         };
+        let checkpoint = begin_checkpoint(&root, checkpoint, &table, &index, log_start, io)?;
+        let mark = MarkFile::open(&root, mark, end, io)?;
+        let disk = DiskWatch::new(&config.commit_log, config.disk_full_percent, end, io);
         let store = Self {
             lock,
             log: CommitLog::new(segments, log_start, config.flush, config.tail_cache_bytes),
@@ -112,6 +121,7 @@ impl Store {
             files: QueueFiles::new(config.consume_queue.clone(), config.queue_file_bytes),
             writer: QueueWriter::default(),
             fetches: Fetches::default(),
+            index,
             removals: Removals::new(tombstones, &root),
             upkeep: Upkeep::new(&root, checkpoint),
             disk,
@@ -182,13 +192,20 @@ fn begin_checkpoint<F: FileSystem>(
     root: &Path,
     found: Checkpoint,
     table: &QueueTable,
-    end: PhysicalOffset,
-    store_timestamp: u64,
+    index: &Index,
+    log: LogStart,
     io: &mut F,
 ) -> Result<Checkpoint, OpenError> {
+    let LogStart {
+        end,
+        store_timestamp,
+    } = log;
+    let queues_timestamp = found.queues_timestamp.max(store_timestamp);
+    let has_keys = index.covered().is_some();
     let checkpoint = Checkpoint {
         log_timestamp: found.log_timestamp.max(store_timestamp),
-        queues_timestamp: found.queues_timestamp.max(store_timestamp),
+        queues_timestamp,
+        index_timestamp: if has_keys { queues_timestamp } else { 0 },
         marks: Some(Marks {
             dispatched: end,
             flushed: end,

@@ -19,8 +19,13 @@ const CHECKPOINT_KIND: u8 = FIRST + 7;
 const TOMBSTONES_KIND: u8 = FIRST + 8;
 const REMOVE_TOPIC_KIND: u8 = FIRST + 9;
 const REMOVE_ABORT_KIND: u8 = FIRST + 10;
-const SPACE_KIND: u8 = FIRST + 11;
-const DURABLE_MARK_KIND: u8 = FIRST + 12;
+/// One of the writes of a round.
+pub const INDEX_WRITE: u8 = FIRST + 11;
+const INDEX_OPEN_KIND: u8 = FIRST + 12;
+const INDEX_FLUSH_KIND: u8 = FIRST + 13;
+const INDEX_REMOVE_KIND: u8 = FIRST + 14;
+const SPACE_KIND: u8 = FIRST + 15;
+const DURABLE_MARK_KIND: u8 = FIRST + 16;
 
 // At most one of each of these is in flight.
 pub const LOG_FLUSH: Token = Token::new(LOG_FLUSH_KIND, 0, 0);
@@ -29,6 +34,9 @@ pub const CHECKPOINT: Token = Token::new(CHECKPOINT_KIND, 0, 0);
 pub const TOMBSTONES: Token = Token::new(TOMBSTONES_KIND, 0, 0);
 pub const REMOVE_TOPIC: Token = Token::new(REMOVE_TOPIC_KIND, 0, 0);
 pub const REMOVE_ABORT: Token = Token::new(REMOVE_ABORT_KIND, 0, 0);
+pub const INDEX_OPEN: Token = Token::new(INDEX_OPEN_KIND, 0, 0);
+pub const INDEX_FLUSH: Token = Token::new(INDEX_FLUSH_KIND, 0, 0);
+pub const INDEX_REMOVE: Token = Token::new(INDEX_REMOVE_KIND, 0, 0);
 pub const SPACE: Token = Token::new(SPACE_KIND, 0, 0);
 pub const DURABLE_MARK: Token = Token::new(DURABLE_MARK_KIND, 0, 0);
 

@@ -66,11 +66,15 @@ impl Store {
         self.tail.trim(self.log.visible());
         self.removals.drive(&self.table, &mut self.files, now, io);
         self.writer.drive(&mut self.table, &mut self.files, now, io);
+        let log_range = (self.log.start(), self.log.visible());
+        self.index
+            .drive(log_range, self.fetches.is_quiet(), now, io);
         let mut parts = Parts {
             log: &mut self.log,
             table: &mut self.table,
             files: &mut self.files,
             writer: &mut self.writer,
+            index: &mut self.index,
             removals: &self.removals,
             reads_are_quiet: self.fetches.is_quiet(),
             mark_is_quiet: self.mark.is_quiet(),
@@ -80,6 +84,7 @@ impl Store {
             self.log.segments.close(io);
             self.files.close_all(io);
             self.mark.close(io);
+            self.index.close(io);
             io.close(self.lock);
             self.is_closed = true;
         }
@@ -123,10 +128,12 @@ impl Store {
                     log: &self.log,
                     table: &self.table,
                     files: &mut self.files,
+                    index: &self.index,
                 };
                 self.fetches
                     .on_read(token, result, &mut places, io, fetches);
             }
+            tokens::INDEX_WRITE => self.index.on_written(expect_unit(token, result), now),
             _ => self.on_single(token, result, now),
         }
         self.drive(now, io);
@@ -151,6 +158,9 @@ impl Store {
                 let result = expect_unit(token, result);
                 self.removals.on_removed(result, &mut self.table, now);
             }
+            tokens::INDEX_OPEN => self.index.on_opened(expect_file(token, result), now),
+            tokens::INDEX_FLUSH => self.index.on_flushed(expect_unit(token, result)),
+            tokens::INDEX_REMOVE => self.index.on_removed(expect_unit(token, result)),
             tokens::SPACE => self.disk.on_space(expect_space(token, result), now),
             tokens::REMOVE_ABORT => self.upkeep.on_abort_removed(expect_unit(token, result)),
             _ => unreachable!("{token:?} is no operation of the store"),
@@ -170,6 +180,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches
             .on_opened(&opened.reads, &opened.result, &mut places, io, fetches);
@@ -244,6 +255,7 @@ impl Store {
         self.writer
             .last_error()
             .or(removals)
+            .or(self.index.last_error())
             .or(self.upkeep.last_error())
             .or(self.mark.last_error())
     }
@@ -267,6 +279,7 @@ impl Store {
             log: &self.log,
             table: &self.table,
             files: &mut self.files,
+            index: &self.index,
         };
         self.fetches.begin(key, missing, have, &mut places, io)
     }
@@ -280,6 +293,7 @@ impl Store {
             self.log.next_deadline(),
             self.writer.next_deadline(&self.table),
             self.removals.next_deadline(),
+            self.index.next_deadline(),
             self.disk.next_deadline(self.log.appended()),
             self.upkeep.next_deadline(&self.writer, &self.removals),
         ];

@@ -10,6 +10,7 @@
 use super::checkpoint::{Checkpoint, Marks, Totals};
 use super::commit_log::CommitLog;
 use super::durable::Sum;
+use super::index::Index;
 use super::queue_files::QueueFiles;
 use super::queue_table::QueueTable;
 use super::queue_writer::QueueWriter;
@@ -69,6 +70,7 @@ pub struct Parts<'a> {
     pub table: &'a mut QueueTable,
     pub files: &'a mut QueueFiles,
     pub writer: &'a mut QueueWriter,
+    pub index: &'a mut Index,
     pub removals: &'a Removals,
     /// No cold read is in flight.
     pub reads_are_quiet: bool,
@@ -210,6 +212,7 @@ impl Upkeep {
         self.totals_changed = false;
         self.since_us = None;
         parts.writer.begin_round(parts.table);
+        parts.index.begin_round(self.target.dispatched);
         self.phase = Phase::Writing;
     }
 
@@ -235,7 +238,12 @@ impl Upkeep {
         }
         if self.phase == Phase::FlushingQueues {
             parts.writer.drive_flush(parts.table, parts.files, io);
-            if parts.writer.is_flushed() && !parts.writer.has_flush_failed() {
+            let log_range = (parts.log.start(), parts.log.visible());
+            parts.index.drive(log_range, false, now, io);
+            if parts.writer.is_flushed()
+                && !parts.writer.has_flush_failed()
+                && parts.index.is_settled()
+            {
                 self.replace(parts, io);
             }
         }
@@ -254,9 +262,12 @@ impl Upkeep {
     fn replace<I: Io>(&mut self, parts: &Parts<'_>, io: &mut I) {
         let timestamp = self.target.timestamp;
         let is_clean = self.stop == Stop::Asked && self.target.dispatched == parts.log.appended();
+        let queues_timestamp = self.checkpoint.queues_timestamp.max(timestamp);
+        let has_keys = parts.index.covered() >= Some(self.target.dispatched);
         self.next = Checkpoint {
             log_timestamp: self.checkpoint.log_timestamp.max(timestamp),
-            queues_timestamp: self.checkpoint.queues_timestamp.max(timestamp),
+            queues_timestamp,
+            index_timestamp: if has_keys { queues_timestamp } else { 0 },
             marks: Some(Marks {
                 dispatched: self.target.dispatched,
                 flushed: parts.log.flushed(),
@@ -310,6 +321,7 @@ impl Upkeep {
             && parts.removals.is_quiet()
             && parts.reads_are_quiet
             && parts.mark_is_quiet
+            && parts.index.is_quiet()
             && self.phase != Phase::Replacing;
         if self.stop == Stop::Draining && is_quiet {
             self.stop = Stop::Done;

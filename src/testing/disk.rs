@@ -140,10 +140,20 @@ impl Disk {
     }
 
     pub fn flush(&mut self, id: InodeId) {
+        self.flush_first(id, usize::MAX);
+    }
+
+    /// A flush that covers the first `count` unflushed writes.
+    pub fn flush_first(&mut self, id: InodeId, count: usize) {
         let inode = &mut self.inodes[id.0];
-        for (position, bytes) in std::mem::take(&mut inode.unflushed) {
+        let count = count.min(inode.unflushed.len());
+        for (position, bytes) in inode.unflushed.drain(..count) {
             overwrite(&mut inode.durable, position, &bytes);
         }
+    }
+
+    pub fn unflushed_of(&self, id: InodeId) -> usize {
+        self.inodes[id.0].unflushed.len()
     }
 
     /// A flush failed: the kernel reports it once and counts the pages as clean. What was unflushed can be read until

@@ -138,7 +138,7 @@ pub fn check(durability: Durability, history: &[Event]) -> Vec<Finding> {
     ledger.findings
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knowledge {
     Acknowledged,
     /// A consumer had it, or it was read back after a restart.
@@ -147,7 +147,7 @@ enum Knowledge {
     Unsure,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Known {
     value: Value,
     how: Knowledge,
@@ -155,7 +155,7 @@ struct Known {
     since_ms: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,
     Refused,
@@ -163,6 +163,7 @@ enum Fate {
 }
 
 /// The checker's state after some events.
+#[derive(Debug)]
 pub struct Ledger {
     durability: Durability,
     fates: BTreeMap<Value, (u32, Fate)>,

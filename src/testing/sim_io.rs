@@ -1,7 +1,7 @@
 //! [`Io`] over a [`Disk`] in memory: completions at once, or held back and released in any order; errors on the
 //! n-th operation of a kind; death after a number of effects, with the last one torn.
 //!
-//! Sockets are not simulated yet.
+//! For tests of the store alone: it has no sockets, [`super::host`] has.
 
 use super::disk::{Disk, InodeId};
 use crate::clock::Now;
@@ -210,6 +210,25 @@ impl SimIo {
     fn inode(&self, file: File) -> io::Result<InodeId> {
         let handle = self.handles.get(file.0 as usize).copied().flatten();
         handle.ok_or_else(|| io::Error::from_raw_os_error(EBADF))
+    }
+
+    /// Writes of the file that a power cut may lose.
+    pub(super) fn unflushed_of(&self, file: File) -> usize {
+        let inode = self.inode(file);
+        inode.map_or(0, |id| self.disk.borrow().unflushed_of(id))
+    }
+
+    /// Flushes the first `count` unflushed writes of a file.
+    pub(super) fn flush_first(&mut self, file: File, count: usize) -> io::Result<()> {
+        let id = self.inode(file)?;
+        self.disk.borrow_mut().flush_first(id, count);
+        Ok(())
+    }
+
+    pub(super) fn fail_flush(&mut self, file: File) -> io::Result<()> {
+        let id = self.inode(file)?;
+        self.disk.borrow_mut().fail_flush(id);
+        Ok(())
     }
 
     fn execute(&mut self, token: Token, op: Op, completions: &mut Vec<Completion>) {

@@ -19,7 +19,7 @@ use crate::protocol::message::{Record, StoredMessage};
 use crate::protocol::response::{
     Body, MessageIds, PullResponseHeader, Request, ResponseHeader, SendResponseHeader,
 };
-use crate::storage::{FetchDone, FlushMode, StoreConfig};
+use crate::storage::{FetchDone, FlushMode, IndexConfig, IndexSizes, StoreConfig};
 use crate::testing::sim_io::SimIo;
 use bytes::BytesMut;
 use std::collections::BTreeMap;
@@ -44,6 +44,13 @@ pub fn store_config() -> StoreConfig {
         disk_full_percent: 90,
         zero_fill: false,
         delay_levels: DelayLevels::default(),
+        index: IndexConfig {
+            is_enabled: true,
+            sizes: IndexSizes {
+                slots: 50,
+                units: 200,
+            },
+        },
     }
 }
 

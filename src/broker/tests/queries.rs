@@ -224,7 +224,6 @@ fn a_cold_message_of_any_size_is_viewed() {
 fn requests_that_are_not_there_are_answered_at_once() {
     let mut desk = Desk::new();
     for (code, text) in [
-        (12, " request type 12 not supported (QUERY_MESSAGE)"),
         (
             40,
             " request type 40 not supported (NOTIFY_CONSUMER_IDS_CHANGED)",
@@ -236,7 +235,7 @@ fn requests_that_are_not_there_are_answered_at_once() {
         let response = desk.call(code, &[], &[]);
         assert_eq!((response.code.0, remark(&response)), (3, text));
     }
-    assert_eq!(desk.counters.requests_unsupported, 5);
+    assert_eq!(desk.counters.requests_unsupported, 4);
     desk.start_flagged(connection(0), 9999, &[], &[], FLAG_ONE_WAY);
     assert!(desk.answers.is_empty());
 }
@@ -262,5 +261,130 @@ fn served_codes_are_served() {
     for code in served {
         let response = desk.call(code, &[], &[]);
         assert_ne!(response.code.0, 3, "{code}");
+    }
+}
+
+fn query_key(desk: &mut Desk, topic: &str, key: &str, max: &str, unique: bool) -> Response {
+    query_between(desk, (topic, key, max, unique), (0, i64::MAX))
+}
+
+fn query_between(
+    desk: &mut Desk,
+    (topic, key, max, unique): (&str, &str, &str, bool),
+    (begin, end): (i64, i64),
+) -> Response {
+    let (begin, end) = (begin.to_string(), end.to_string());
+    let mut fields = vec![
+        ("topic", topic),
+        ("key", key),
+        ("maxNum", max),
+        ("beginTimestamp", &*begin),
+        ("endTimestamp", &*end),
+    ];
+    if unique {
+        fields.push(("_UNIQUE_KEY_QUERY", "true"));
+    }
+    desk.call(12, &fields, &[])
+}
+
+fn send_keyed(desk: &mut Desk, topic: &str, keys: &str, unique: &str, body: &str) {
+    let properties = format!("KEYS\u{1}{keys}\u{2}UNIQ_KEY\u{1}{unique}\u{2}");
+    let sending = Sending {
+        topic,
+        properties: &properties,
+        body: body.as_bytes(),
+        ..Sending::default()
+    };
+    sent(&desk.send_message(&sending));
+}
+
+fn bodies_of(response: &Response) -> Vec<String> {
+    let mut bodies = Vec::new();
+    each_message(response, |message| {
+        bodies.push(String::from_utf8(message.body.to_vec()).unwrap());
+    });
+    bodies
+}
+
+#[test]
+fn messages_are_found_by_each_of_their_keys() {
+    for mut desk in [Desk::new(), cold_desk()] {
+        for n in 0..100 {
+            let keys = format!("k{n} all");
+            send_keyed(&mut desk, "T", &keys, &format!("U{n}"), &n.to_string());
+        }
+        desk.pass_ms(20_000);
+        desk.turn();
+        let found = query_key(&mut desk, "T", "k42", "32", false);
+        assert_eq!(bodies_of(&found), ["42"]);
+        let ResponseHeader::Fields(fields) = &found.header else {
+            panic!("{found:?}");
+        };
+        assert_eq!(fields[0].0, "indexLastUpdateTimestamp");
+        assert!(fields[1].1.parse::<u64>().unwrap() > 0, "{fields:?}");
+        let newest: Vec<String> = (68..100).rev().map(|n| n.to_string()).collect();
+        assert_eq!(
+            bodies_of(&query_key(&mut desk, "T", "all", "32", false)),
+            newest
+        );
+        let most = query_key(&mut desk, "T", "all", "1000", false);
+        assert_eq!(bodies_of(&most).len(), 64, "the limit");
+        assert_eq!(
+            bodies_of(&query_key(&mut desk, "T", "U7", "0", true)),
+            ["7"]
+        );
+        for (topic, key, unique) in [("T", "k100", false), ("U", "k1", false), ("T", "k1", true)] {
+            let none = query_key(&mut desk, topic, key, "32", unique);
+            assert_eq!(none.code, ResponseCode::QUERY_NOT_FOUND, "{topic} {key}");
+        }
+    }
+}
+
+#[test]
+fn a_query_by_key_is_exact_in_time() {
+    let mut desk = Desk::new();
+    let start = desk.io.now();
+    for ms in [0_u64, 400, 1500, 1501] {
+        desk.io.set_now(Now {
+            monotonic_us: start.monotonic_us + ms * 1000,
+            wall_ms: start.wall_ms + ms,
+        });
+        send_keyed(&mut desk, "T", "k", &format!("U{ms}"), &ms.to_string());
+    }
+    let begin = start.wall_ms as i64;
+    for (from, to, expected) in [
+        (0, 1501, &["1501", "1500", "400", "0"][..]),
+        (1, 1500, &["1500", "400"]),
+        (1500, 1500, &["1500"]),
+    ] {
+        let found = query_between(
+            &mut desk,
+            ("T", "k", "32", false),
+            (begin + from, begin + to),
+        );
+        assert_eq!(bodies_of(&found), expected, "{from}..{to}");
+    }
+}
+
+/// apache/rocketmq#3613: `AaTopic#Aa` and `BBTopic#Aa`, and keys `Aa` and `BB`, have the same hash.
+#[test]
+fn a_key_of_the_same_hash_is_no_answer() {
+    let mut desk = Desk::new();
+    for topic in ["AaTopic", "BBTopic"] {
+        for key in ["Aa", "BB"] {
+            send_keyed(
+                &mut desk,
+                topic,
+                key,
+                &format!("{topic}{key}"),
+                &format!("{topic} {key}"),
+            );
+        }
+    }
+    for topic in ["AaTopic", "BBTopic"] {
+        for key in ["Aa", "BB"] {
+            let found = query_key(&mut desk, topic, key, "32", false);
+            assert_eq!(bodies_of(&found), [format!("{topic} {key}")]);
+        }
     }
 }

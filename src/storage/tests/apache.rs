@@ -15,7 +15,7 @@ fn golden(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn apache_config() -> StoreConfig {
+pub fn apache_config() -> StoreConfig {
     StoreConfig {
         segment_bytes: SEGMENT,
         queue_file_bytes: QUEUE_FILE,
@@ -24,7 +24,7 @@ fn apache_config() -> StoreConfig {
 }
 
 /// Unpacks a store into a disk in memory, at `/store`.
-fn unpack(name: &str) -> Disk {
+pub fn unpack(name: &str) -> Disk {
     let file = std::fs::File::open(golden(name)).unwrap();
     let mut archive = tar::Archive::new(xz2::read::XzDecoder::new(file));
     let mut disk = Disk::new();

@@ -5,6 +5,7 @@ mod basics;
 mod crash;
 mod damage;
 mod full;
+mod index;
 mod model;
 mod property;
 mod queues;
@@ -34,6 +35,13 @@ pub fn config(flush: FlushMode) -> StoreConfig {
         disk_full_percent: 90,
         zero_fill: true,
         delay_levels: DelayLevels::default(),
+        index: IndexConfig {
+            is_enabled: true,
+            sizes: IndexSizes {
+                slots: 7,
+                units: 40,
+            },
+        },
     }
 }
 

@@ -86,6 +86,7 @@ def commands(version, broker, port, message_id):
         ("sendMessage", ["-t", TOPIC, "-p", "hello", "-k", "K1", "-c", "TagA", "-b", broker, "-i", "1"], r"SEND_OK"),
         ("queryMsgById", ["-i", message_id] + (["-t", TOPIC] if version >= "5" else []), r"Topic:\s+%s" % TOPIC),
         ("queryMsgByOffset", ["-t", TOPIC, "-b", broker, "-i", "0", "-o", "0"], r"Topic:\s+%s" % TOPIC),
+        ("queryMsgByKey", ["-t", TOPIC, "-k", "K1"], r"[0-9A-F]{32}\s+1\s+0"),
         ("printMsg", ["-t", TOPIC, "-d", "true"], r"MSGID"),
         ("consumeMessage", ["-t", TOPIC], r"MSGID"),
         ("resetOffsetByTime", ["-g", GROUP, "-t", TOPIC, "-s", "-1"], r"%s\s+0\s+\d+" % broker),
