@@ -112,6 +112,16 @@ pub const CLIENT_CALLS_MAX: usize = 1024;
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.
 pub const HOLDS_MAX: usize = 200_000;
+/// Pops of one shard that wait; above it a pop is answered 209. Source: apache/rocketmq `maxPopPollingSize`.
+pub const POPS_WAITING_MAX: usize = 100_000;
+/// Messages of one queue and group that are popped and not acknowledged. At the limit: no further ones are popped.
+/// Source: apache/rocketmq `popInflightMessageThreshold`.
+pub const POP_WINDOW_MAX: usize = if cfg!(test) { 64 } else { 10_000 };
+/// Such messages of one shard, as above. Source: arithmetic, about 150 bytes for each.
+pub const POP_IN_FLIGHT_MAX: usize = 1_000_000;
+/// Queues of groups with such messages. At the limit: a pop of a further one is answered 2. Source: arithmetic, about
+/// 400 bytes for each.
+pub const POP_QUEUES_MAX: usize = 200_000;
 /// Bytes of replies queued for one connection that does not read; above it, it is not read from any more. Less where
 /// many connections don't read: an eighth of what [`OUT_BYTES_MAX`] leaves.
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;

@@ -1,7 +1,7 @@
 //! Which function answers which request.
 
 use super::{
-    Broker, Context, Outcome, Peer, admin, clients, keys, locks, offsets, pull, query, relay,
+    Broker, Context, Outcome, Peer, admin, clients, keys, locks, offsets, pop, pull, query, relay,
     reply, retry, send,
 };
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
@@ -58,6 +58,9 @@ fn dispatch(
         Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(command, cx),
         Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
         Code::QUERY_MESSAGE => keys::query_message(command, cx),
+        Code::POP_MESSAGE => pop::handle(broker, command, peer, cx),
+        Code::ACK_MESSAGE => pop::acknowledge(broker, command, cx),
+        Code::CHANGE_MESSAGE_INVISIBLETIME => pop::change_invisible_time(broker, command, cx),
         Code::CONSUMER_SEND_MSG_BACK => retry::handle(broker, command, peer, cx),
         Code::LOCK_BATCH_MQ => locks::lock(broker, command, peer, cx),
         Code::UNLOCK_BATCH_MQ => locks::unlock(broker, command),

@@ -14,6 +14,7 @@ pub mod internal;
 pub mod keys;
 pub mod locks;
 pub mod offsets;
+pub mod pop;
 pub mod pull;
 pub mod query;
 pub mod rates;
@@ -188,6 +189,7 @@ pub struct Broker {
     pub delays: delay::Delays,
     pub locks: locks::Locks,
     pub rates: rates::Rates,
+    pub pops: pop::Pops,
     /// Requests to clients that wait for their answers.
     pub relays: relay::Relays,
     /// What pulls keep between them.
@@ -210,6 +212,7 @@ impl Broker {
             locks: locks::Locks::default(),
             delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
+            pops: pop::Pops::default(),
             relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -221,6 +224,7 @@ impl Broker {
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
         delay::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
+        pop::on_arrival(self, arrival, cx);
     }
 
     /// Answers holds whose deadline has passed, expires memberships, writes offsets that are due.
@@ -228,6 +232,7 @@ impl Broker {
         holds::expire(self, cx);
         clients::expire(self, cx);
         relay::expire(self, cx);
+        pop::expire(self, cx);
         offsets::persist_if_due(self, cx);
         delay::expire(self, cx);
     }
@@ -235,6 +240,7 @@ impl Broker {
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
+        self.pops.drop_connection(connection);
         clients::on_closed(self, connection);
         self.locks.release_connection(connection);
         relay::on_closed(self, connection, cx);
@@ -256,6 +262,7 @@ impl Broker {
             self.relays.next_deadline(),
             self.offsets.next_deadline(),
             self.delays.next_deadline(),
+            self.pops.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -266,6 +273,7 @@ impl Broker {
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
         relay::answer_all(self, cx);
+        pop::begin_stop(self, cx);
         offsets::persist_now(self, cx);
         delay::begin_stop(self, cx);
     }

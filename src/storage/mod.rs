@@ -329,6 +329,12 @@ impl Store {
         self.table.list()
     }
 
+    /// Topic and queue id.
+    pub fn name_of(&self, queue: QueueIndex) -> (&str, u32) {
+        let queue = self.table.get(queue);
+        (&queue.topic, queue.queue_id)
+    }
+
     pub fn bounds(&self, queue: QueueIndex) -> QueueBounds {
         self.table.get(queue).bounds()
     }
