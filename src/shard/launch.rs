@@ -419,6 +419,9 @@ fn build_on<I: Io>(
         messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
         milliseconds = recovered.milliseconds, "store open"
     );
+    if recovered.is_unmarked {
+        tracing::warn!(shard = %plan.id, "the store has no durable mark: whatever its log's first unsound record was, the log ends there");
+    }
     let mut broker = load_broker(plan, &io)?;
     if !recovered.clean {
         restore_topics(plan, &store, &mut broker);

@@ -12,6 +12,7 @@ mod chunks;
 mod commit_log;
 mod consume_queue;
 mod derive;
+mod durable;
 mod fetch;
 mod flush;
 mod index;
@@ -43,6 +44,7 @@ use crate::protocol::message::{NewMessage, RECORD_OVERHEAD_BYTES, sys_flag};
 use bytes::Bytes;
 use commit_log::CommitLog;
 use consume_queue::QueueStart;
+use durable::MarkFile;
 use fetch::Fetches;
 use index::Index;
 pub use index::Sizes as IndexSizes;
@@ -140,6 +142,8 @@ pub struct Recovered {
     /// Bytes cut off as the tail of a crash.
     pub cut_bytes: u64,
     pub queues_rebuilt: usize,
+    /// The store was not new and has no durable mark, since Apache wrote to it last.
+    pub is_unmarked: bool,
     pub milliseconds: u64,
 }
 
@@ -298,6 +302,7 @@ pub struct Store {
     removals: Removals,
     upkeep: Upkeep,
     disk: DiskWatch,
+    mark: MarkFile,
     is_closed: bool,
 }
 

@@ -25,6 +25,7 @@ const INDEX_OPEN_KIND: u8 = FIRST + 12;
 const INDEX_FLUSH_KIND: u8 = FIRST + 13;
 const INDEX_REMOVE_KIND: u8 = FIRST + 14;
 const SPACE_KIND: u8 = FIRST + 15;
+const DURABLE_MARK_KIND: u8 = FIRST + 16;
 
 // At most one of each of these is in flight.
 pub const LOG_FLUSH: Token = Token::new(LOG_FLUSH_KIND, 0, 0);
@@ -37,6 +38,7 @@ pub const INDEX_OPEN: Token = Token::new(INDEX_OPEN_KIND, 0, 0);
 pub const INDEX_FLUSH: Token = Token::new(INDEX_FLUSH_KIND, 0, 0);
 pub const INDEX_REMOVE: Token = Token::new(INDEX_REMOVE_KIND, 0, 0);
 pub const SPACE: Token = Token::new(SPACE_KIND, 0, 0);
+pub const DURABLE_MARK: Token = Token::new(DURABLE_MARK_KIND, 0, 0);
 
 /// Token of the log write with a number.
 pub fn log_write(number: u64) -> Token {
