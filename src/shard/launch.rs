@@ -423,9 +423,7 @@ fn build_on<I: Io>(
         tracing::warn!(shard = %plan.id, "the store has no durable mark: whatever its log's first unsound record was, the log ends there");
     }
     let mut broker = load_broker(plan, &io)?;
-    if !recovered.clean {
-        restore_topics(plan, &store, &mut broker);
-    }
+    restore_topics(plan, &store, &mut broker);
     let clamped = broker.offsets.clamp(|topic, queue_id| {
         store
             .queue(topic, queue_id)
@@ -503,7 +501,8 @@ fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     Broker::load(plan.broker.clone(), files)
 }
 
-/// Topics whose file was not replaced any more when the process before this one died.
+/// Topics whose file was not replaced any more when the process before this one ended: it died, or its disk refused the
+/// file until the stop gave up. The queues of deleted topics are not in the store any more.
 fn restore_topics(plan: &Plan, store: &Store, broker: &mut Broker) {
     let queues = store.queues();
     let names = queues.iter().map(|(topic, id, _)| (topic.as_str(), *id));
