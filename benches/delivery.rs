@@ -4,7 +4,8 @@
 //! ends when the consumer's connection has it. All are measured in turn, in blocks, and the medians of the blocks are
 //! compared. Then the broker's CPU time, context switches and system calls for each message at a fixed rate.
 //!
-//! `cargo bench --bench delivery`; needs two processors, and `perf` for the system calls.
+//! `cargo bench --bench delivery`; needs two processors, and `perf` for the system calls. With `load PORT SECONDS` it
+//! is only the load of the last part, on a broker that runs already: what the scripts in `perf/` look at.
 
 use bytes::BytesMut;
 use ringmq::protocol::command::{Command as Header, Encoding, Scratch};
@@ -165,7 +166,7 @@ impl Pair {
             ("i", "UNIQ_KEY\u{1}0A0B0C0D00000000000000000000AAAA"),
         ];
         request(&mut self.out, 310, &fields, &[b'x'; BODY]);
-        self.producer.write_all(&self.out).expect("sends");
+        write_whole(&mut self.producer, &self.out);
     }
 
     fn park(&mut self) {
@@ -183,7 +184,7 @@ impl Pair {
             ("subVersion", "0"),
         ];
         request(&mut self.out, 11, &fields, &[]);
-        self.consumer.write_all(&self.out).expect("sends");
+        write_whole(&mut self.consumer, &self.out);
     }
 
     /// Nanoseconds from the send to the consumer; then everything is made ready for the next one.
@@ -209,13 +210,17 @@ impl Pair {
             socket.set_nonblocking(true).expect("a socket");
         }
         while !is_enough(began.elapsed()) {
-            while began.elapsed() < Duration::from_nanos(sent * 1_000_000_000 / RATE) {
+            // At least once for each send, so that a load that has fallen behind reads what it is answered.
+            loop {
                 if let Ok(count) = self.consumer.read(&mut buffer) {
                     self.received.extend_from_slice(&buffer[..count]);
                     self.take();
                 }
                 // Acknowledgements: that they come is all that is wanted of them.
                 let _ = self.producer.read(&mut buffer);
+                if began.elapsed() >= Duration::from_nanos(sent * 1_000_000_000 / RATE) {
+                    break;
+                }
             }
             self.send();
             sent += 1;
@@ -252,6 +257,19 @@ fn request(out: &mut BytesMut, code: i32, fields: &[(&str, &str)], body: &[u8]) 
         body,
     };
     request.encode(out);
+}
+
+/// Writes all, also to a socket that doesn't block.
+fn write_whole(stream: &mut TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("the broker does not take a request: {error}"),
+        }
+    }
 }
 
 /// Reads one frame; its size.
@@ -440,9 +458,32 @@ fn start() {
     );
 }
 
+/// The load alone, on a broker on this machine.
+fn load(arguments: &[String]) -> Result<(), String> {
+    let [port, seconds] = arguments else {
+        return Err("usage: delivery load PORT SECONDS".to_owned());
+    };
+    let port = port.parse().map_err(|error| format!("{port}: {error}"))?;
+    let seconds = seconds
+        .parse()
+        .map_err(|error| format!("{seconds}: {error}"))?;
+    let mut pair = Pair::new(port);
+    pair.paced(|elapsed| elapsed > Duration::from_secs(seconds));
+    Ok(())
+}
+
 fn main() {
-    // Built and run by `cargo test --benches`, where there is nothing to measure.
-    if std::env::args().any(|argument| argument == "--test") {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some("load") {
+        let arguments: Vec<String> = arguments.filter(|argument| argument != "--bench").collect();
+        if let Err(error) = load(&arguments) {
+            eprintln!("{error}");
+            std::process::exit(2);
+        }
+        return;
+    }
+    // Run by `cargo test --benches`, where there is nothing to measure.
+    if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

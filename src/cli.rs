@@ -2,12 +2,12 @@
 
 mod fetch;
 pub mod holds;
-mod table;
+pub mod table;
 
 use std::io::Write;
 
 /// Prints the answer. **Errors**: one line for the user.
-fn print(text: &str) -> Result<(), String> {
+pub fn print(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader has seen enough, as `head` has.

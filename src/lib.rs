@@ -11,6 +11,7 @@
 //! that knows the kernel), [`storage`] (log and queues), [`broker`] (what RocketMQ means), [`shard`] (where
 //! they meet), [`namesrv`] and [`control`] (routes, registration, signals).
 
+pub mod bench;
 pub mod broker;
 pub mod cli;
 pub mod clock;

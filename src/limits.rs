@@ -80,6 +80,18 @@ pub const TIMER_MS_MAX: u64 = 3 * 86_400 * 1000;
 /// Timer messages of one shard that are in memory, the earliest; the others wait on disk. Source: arithmetic, 32 bytes
 /// for each.
 pub const TIMERS_IN_MEMORY_MAX: usize = if cfg!(test) { 512 } else { 262_144 };
+/// Undecided half messages of one shard that are in memory; further ones are not checked before there is room. Source:
+/// arithmetic, about 150 bytes for each.
+pub const HALVES_IN_MEMORY_MAX: usize = if cfg!(test) { 64 } else { 262_144 };
+/// Half messages from the first undecided to the last that was looked at: beyond it, those that are long undecided are
+/// stored again at the end. Source: ours, so many records of decisions are read after a start.
+pub const HALVES_STRETCH_MAX: u64 = if cfg!(test) { 256 } else { 1 << 20 };
+/// Half messages behind those, of which one bit each tells whether they are decided; further ones can't be decided yet
+/// (37 is answered 2). Source: arithmetic, 8 MiB.
+pub const HALVES_AHEAD_MAX: u64 = if cfg!(test) { 1024 } else { 1 << 26 };
+/// Places in the queue of decisions that are remembered, to begin there after a start; beyond it, the newest ones are
+/// merged. Source: ours, those of a whole stretch.
+pub const OP_MARKS_MAX: usize = 4096;
 /// Locks on queues of one shard, over all groups. At the limit: 41 does not grant further ones. Source: arithmetic,
 /// about 200 bytes for each.
 pub const LOCKS_MAX: usize = 200_000;
@@ -112,6 +124,16 @@ pub const CLIENT_CALLS_MAX: usize = 1024;
 pub const CONNECTIONS_MAX: usize = 24_000;
 /// Holds of one shard; above it a pull is answered 19 at once.
 pub const HOLDS_MAX: usize = 200_000;
+/// Pops of one shard that wait; above it a pop is answered 209. Source: apache/rocketmq `maxPopPollingSize`.
+pub const POPS_WAITING_MAX: usize = 100_000;
+/// Messages of one queue and group that are popped and not acknowledged. At the limit: no further ones are popped.
+/// Source: apache/rocketmq `popInflightMessageThreshold`.
+pub const POP_WINDOW_MAX: usize = if cfg!(test) { 64 } else { 10_000 };
+/// Such messages of one shard, as above. Source: arithmetic, about 150 bytes for each.
+pub const POP_IN_FLIGHT_MAX: usize = 1_000_000;
+/// Queues of groups with such messages. At the limit: a pop of a further one is answered 2. Source: arithmetic, about
+/// 400 bytes for each.
+pub const POP_QUEUES_MAX: usize = 200_000;
 /// Bytes of replies queued for one connection that does not read; above it, it is not read from any more. Less where
 /// many connections don't read: an eighth of what [`OUT_BYTES_MAX`] leaves.
 pub const CONNECTION_OUT_PAUSE_BYTES: usize = 8 * MIB as usize;

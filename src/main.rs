@@ -3,6 +3,7 @@
 //! Exit codes: 0 after a clean end, 1 with one line that says why, 2 for bad usage.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ringmq::bench;
 use ringmq::cli::holds;
 use ringmq::config::{Config, describe, keys};
 use std::io::{IsTerminal, Write};
@@ -38,6 +39,7 @@ fn arguments() -> Command {
         .about(ABOUT)
         .after_help(EXAMPLES)
         .subcommands(holds::commands())
+        .subcommand(bench::command())
         .arg(
             Arg::new("config")
                 .short('c')
@@ -93,7 +95,7 @@ fn fail(reason: &dyn std::fmt::Display, code: ExitCode) -> ExitCode {
 fn main() -> ExitCode {
     let matches = arguments().get_matches();
     if let Some((name, matches)) = matches.subcommand()
-        && let Some(result) = holds::run(name, matches)
+        && let Some(result) = holds::run(name, matches).or_else(|| bench::run(name, matches))
     {
         return match result {
             Ok(()) => ExitCode::SUCCESS,

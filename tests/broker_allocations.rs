@@ -146,6 +146,12 @@ impl Bench {
             timers: true,
             timer_ms_max: 1,
             delay_levels: Default::default(),
+            transactions: ringmq::broker::transactions::TransactionConfig {
+                timeout_ms: 6000,
+                interval_ms: 30_000,
+                checks_max: 15,
+                is_refused: false,
+            },
         };
         Self {
             io,

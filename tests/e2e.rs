@@ -233,7 +233,8 @@ fn what_is_not_delivered_as_asked_is_refused() {
     with_server(&[("maxMessageSize", "1000")], |server| {
         let mut client = Client::connect(server.port);
         let half = client.call(310, &send_fields("T", "0", "TRAN_MSG\u{1}true\u{2}"), b"x");
-        assert_eq!(half.code, 16, "{}", half.remark);
+        assert_eq!(half.code, 13, "{}", half.remark);
+        assert!(half.remark.contains("PGROUP"), "{}", half.remark);
         assert_eq!(client.send_message("T", 0, "", &[0; 1000]).code, 0);
         let long = client.send_message("T", 0, "", &[0; 1001]);
         assert_eq!(long.code, 13);
@@ -373,7 +374,7 @@ fn messages_are_found_by_key_after_an_orderly_stop_and_a_kill() {
                     expected,
                     "{key} in round {round}: {found:?}"
                 );
-                assert!(found.number("indexLastUpdatePhyoffset") > 0);
+                assert!(found.fields.contains_key("indexLastUpdatePhyoffset"));
             }
         }
         if round % 2 == 0 {

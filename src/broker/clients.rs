@@ -160,6 +160,13 @@ impl Clients {
         self.producer_ids.get(client_id).copied()
     }
 
+    /// A producer of a group; with `turn` counting up, one after the other.
+    pub fn producer_in_turn(&self, group: &str, turn: u64) -> Option<ConnectionId> {
+        let members = &self.producers.get(group)?.members;
+        let place = turn.checked_rem(members.len() as u64)?;
+        members.keys().nth(place as usize).copied()
+    }
+
     /// Live groups, sorted.
     pub fn live_groups(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.consumers.values().map(|group| &*group.name).collect();

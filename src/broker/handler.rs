@@ -1,15 +1,15 @@
 //! Which function answers which request.
 
 use super::{
-    Broker, Context, Outcome, Peer, admin, clients, keys, locks, offsets, pull, query, relay,
-    reply, retry, send,
+    Broker, Context, Outcome, Peer, admin, clients, keys, locks, offsets, pop, pull, query, relay,
+    reply, retry, send, transactions,
 };
 use crate::protocol::codes::{RequestCode as Code, ResponseCode};
 use crate::protocol::command::{Command, FieldError};
 use crate::protocol::response::Response;
 
 /// Runs one request. One-way requests give `Outcome::Nothing`, whatever their handler says: what they appended or
-/// committed stands, nobody waits for it. A response frame of a client answers a request of this broker.
+/// committed stands, nobody waits for it; only the end of a transaction may have to be read for and run again. A response frame of a client answers a request of this broker.
 pub fn handle(
     broker: &mut Broker,
     command: &Command<'_>,
@@ -26,6 +26,9 @@ pub fn handle(
     }
     match outcome {
         Outcome::Held => panic!("a one-way pull was parked: nobody would take its answer"),
+        Outcome::Read(missing) if Code(command.code) == Code::END_TRANSACTION => {
+            Outcome::Read(missing)
+        }
         Outcome::Reply(_)
         | Outcome::Append(_)
         | Outcome::Read(_)
@@ -58,7 +61,11 @@ fn dispatch(
         Code::GET_EARLIEST_MSG_STORETIME => query::earliest_store_time(command, cx),
         Code::VIEW_MESSAGE_BY_ID => query::view_message(command, cx),
         Code::QUERY_MESSAGE => keys::query_message(command, cx),
+        Code::POP_MESSAGE => pop::handle(broker, command, peer, cx),
+        Code::ACK_MESSAGE => pop::acknowledge(broker, command, cx),
+        Code::CHANGE_MESSAGE_INVISIBLETIME => pop::change_invisible_time(broker, command, cx),
         Code::CONSUMER_SEND_MSG_BACK => retry::handle(broker, command, peer, cx),
+        Code::END_TRANSACTION => transactions::end(broker, command, cx),
         Code::LOCK_BATCH_MQ => locks::lock(broker, command, peer, cx),
         Code::UNLOCK_BATCH_MQ => locks::unlock(broker, command),
         Code::HEART_BEAT => clients::heartbeat(broker, command, peer, cx),

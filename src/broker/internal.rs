@@ -9,7 +9,7 @@
 //! A task that has made progress ends and is due again at once, so that it gives way to requests after each turn's
 //! share; one without progress asks for its reads and keeps what it has read.
 
-use super::{Broker, BrokerConfig, Context, delay};
+use super::{Broker, BrokerConfig, Context, delay, pop, transactions};
 use crate::limits::TOPIC_QUEUES_MAX;
 use crate::protocol::message::{NewMessage, StoredMessage};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
@@ -23,6 +23,10 @@ pub enum Task {
     DelayLevel(u32),
     /// Look at new timer messages, deliver those that are due.
     Timers,
+    /// Learn of half messages and decisions, ask the producers of those that are due.
+    Transactions,
+    /// Deliver again what was popped and not acknowledged in time.
+    PopRevive,
 }
 
 /// How a run of a task ended.
@@ -41,6 +45,8 @@ pub fn run(broker: &mut Broker, task: Task, cx: &mut Context<'_>) {
     let step = match task {
         Task::DelayLevel(level) => delay::run_level(broker, level, cx),
         Task::Timers => delay::run_timers(broker, cx),
+        Task::Transactions => transactions::run(broker, cx),
+        Task::PopRevive => pop::run_revive(broker, cx),
     };
     if let Step::Missing(missing) = step {
         cx.effects.task_reads.push((task, missing));
@@ -52,6 +58,8 @@ pub fn failed(broker: &mut Broker, task: Task, cx: &mut Context<'_>) {
     match task {
         Task::DelayLevel(level) => delay::level_failed(broker, level, cx.now),
         Task::Timers => delay::timers_failed(broker, cx.now),
+        Task::Transactions => transactions::failed(broker, cx.now),
+        Task::PopRevive => pop::revive_failed(broker, cx.now),
     }
 }
 

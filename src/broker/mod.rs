@@ -14,6 +14,7 @@ pub mod internal;
 pub mod keys;
 pub mod locks;
 pub mod offsets;
+pub mod pop;
 pub mod pull;
 pub mod query;
 pub mod rates;
@@ -24,6 +25,7 @@ pub mod resets;
 pub mod retry;
 pub mod send;
 pub mod topics;
+pub mod transactions;
 pub mod unique_key;
 
 #[cfg(test)]
@@ -79,6 +81,7 @@ pub struct BrokerConfig {
     pub timers: bool,
     /// `timerMaxDelaySec`, in milliseconds.
     pub timer_ms_max: u64,
+    pub transactions: transactions::TransactionConfig,
 }
 
 /// Who asks.
@@ -171,6 +174,7 @@ pub struct ConfigFiles<'a> {
     pub offsets: Option<&'a [u8]>,
     pub delays: Option<&'a [u8]>,
     pub timers: Option<&'a [u8]>,
+    pub transactions: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -186,8 +190,10 @@ pub struct Broker {
     pub settings_version: DataVersion,
     pub holds: holds::Holds,
     pub delays: delay::Delays,
+    pub transactions: transactions::Transactions,
     pub locks: locks::Locks,
     pub rates: rates::Rates,
+    pub pops: pop::Pops,
     /// Requests to clients that wait for their answers.
     pub relays: relay::Relays,
     /// What pulls keep between them.
@@ -199,10 +205,12 @@ pub struct Broker {
 impl Broker {
     /// A broker over what its files say; each is `None` on a new store. **Errors**: the file and what is wrong with it.
     pub fn load(config: BrokerConfig, files: ConfigFiles<'_>) -> Result<Self, String> {
+        let offsets = offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?;
         Ok(Self {
+            transactions: transactions::Transactions::load(files.transactions, &offsets)?,
             topics: topics::Topics::load(&config, files.topics)?,
             groups: groups::Groups::load(files.groups)?,
-            offsets: offsets::ConsumerOffsets::load(files.offsets, config.offsets_persist_ms)?,
+            offsets,
             resets: resets::Resets::default(),
             clients: clients::Clients::default(),
             settings_version: DataVersion::default(),
@@ -210,6 +218,7 @@ impl Broker {
             locks: locks::Locks::default(),
             delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
+            pops: pop::Pops::default(),
             relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -220,7 +229,9 @@ impl Broker {
     /// A queue has messages: answers the holds that match, moves the cursors of those that don't.
     pub fn on_arrival(&mut self, arrival: Arrival, cx: &mut Context<'_>) {
         delay::on_arrival(self, arrival, cx);
+        transactions::on_arrival(self, arrival, cx);
         holds::on_arrival(self, arrival, cx);
+        pop::on_arrival(self, arrival, cx);
     }
 
     /// Answers holds whose deadline has passed, expires memberships, writes offsets that are due.
@@ -228,13 +239,16 @@ impl Broker {
         holds::expire(self, cx);
         clients::expire(self, cx);
         relay::expire(self, cx);
+        pop::expire(self, cx);
         offsets::persist_if_due(self, cx);
         delay::expire(self, cx);
+        transactions::expire(self, cx);
     }
 
     /// The connection is gone: its holds, memberships and registrations too; the rest of its groups is notified.
     pub fn on_closed(&mut self, connection: ConnectionId, cx: &mut Context<'_>) {
         self.holds.drop_connection(connection, cx.counters);
+        self.pops.drop_connection(connection);
         clients::on_closed(self, connection);
         self.locks.release_connection(connection);
         relay::on_closed(self, connection, cx);
@@ -256,6 +270,8 @@ impl Broker {
             self.relays.next_deadline(),
             self.offsets.next_deadline(),
             self.delays.next_deadline(),
+            self.transactions.next_deadline(),
+            self.pops.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -266,7 +282,9 @@ impl Broker {
     pub fn begin_stop(&mut self, cx: &mut Context<'_>) {
         holds::answer_all(self, cx);
         relay::answer_all(self, cx);
+        pop::begin_stop(self, cx);
         offsets::persist_now(self, cx);
         delay::begin_stop(self, cx);
+        transactions::begin_stop(self, cx);
     }
 }

@@ -18,6 +18,7 @@ use crate::protocol::headers::{
 use crate::protocol::response::Response;
 use crate::stats::Asked;
 use crate::storage::Missing;
+use bytes::Bytes;
 use scan::{Answer, Evaluation};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -186,6 +187,30 @@ pub(super) fn evaluate_to_end(request: &mut PullRequest, cx: &Context<'_>) -> He
     }
 }
 
+/// What a look at a queue found, for whoever answers in another form than a pull is answered.
+pub(super) enum Looked {
+    Found {
+        segments: SmallVec<[Bytes; 4]>,
+        bytes: usize,
+    },
+    /// There is nothing at this offset, but here.
+    Moved(QueueOffset),
+    /// The filter refused as much as one look examines; there is more.
+    Refused,
+    Missing(SmallVec<[Missing; 4]>),
+    End,
+}
+
+/// Looks at a queue from the cursor on, which moves behind what was examined.
+pub(super) fn look(request: &mut PullRequest, cx: &Context<'_>) -> Looked {
+    match scan::evaluate(request, cx.store, cx.fetched) {
+        Evaluation::Answer(answer) => answer.into_looked(),
+        Evaluation::Refused(_) => Looked::Refused,
+        Evaluation::Missing(missing) => Looked::Missing(missing),
+        Evaluation::End => Looked::End,
+    }
+}
+
 /// The answer to a held pull whose time is over: what there is now, or 19; 20 where the filter refused something
 /// meanwhile.
 ///
@@ -218,7 +243,7 @@ pub(super) fn topic_gone(request: &PullRequest) -> Response {
 /// The checks of a pull, in Apache's order.
 ///
 /// **Source**: apache/rocketmq 5.3.x `broker/.../processor/PullMessageProcessor.java` `processRequest`.
-fn check(
+pub(super) fn check(
     broker: &mut Broker,
     command: &Command<'_>,
     header: &PullHeader<'_>,

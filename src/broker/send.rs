@@ -1,8 +1,8 @@
 //! 10, 310, 320: sends.
 //!
 //! A send is checked in Apache's order (`semantics.md` section 3), then appended to the open batch; it is answered
-//! when its bytes count. Delayed ones are parked in a topic of the broker first ([`super::delay`]). What this version
-//! can't deliver as asked (half messages) is refused, never stored as something else.
+//! when its bytes count. Delayed ones and half messages are parked in a topic of the broker first
+//! ([`super::delay`], [`super::transactions`]).
 //!
 //! Source: apache/rocketmq 5.3.x `broker/.../processor/SendMessageProcessor.java`,
 //! `AbstractSendMessageProcessor.java` `msgCheck`, `broker/.../util/HookUtils.java`.
@@ -10,6 +10,7 @@
 use super::delay::{self, When};
 use super::retry::VERSION_WITH_MAX_RECONSUME_TIMES;
 use super::topics::{PERM_WRITE, Refusal};
+use super::transactions;
 use super::unique_key::UniqueKeys;
 use super::{Acknowledgement, Broker, Context, Outcome, Peer};
 use crate::ids::QueueIndex;
@@ -20,6 +21,7 @@ use crate::protocol::hash;
 use crate::protocol::headers::SendHeader;
 use crate::protocol::message::{NewMessage, offset_message_id, sys_flag};
 use crate::protocol::names::{self, DLQ_PREFIX, RETRY_PREFIX};
+use crate::protocol::properties::{self, name};
 use crate::protocol::response::{MessageIds, Response, ResponseHeader, SendResponseHeader};
 use crate::stats::series::Incoming;
 use crate::storage::{AppendError, Appended};
@@ -264,7 +266,7 @@ fn send_one(
 ) -> Result<Acknowledgement, Refusal> {
     let client = ClientProperties::read(sent.header.properties);
     let dead_letter = dead_letter_topic(broker, sent, cx)?;
-    check_half(broker, sent, &client, dead_letter.is_some())?;
+    let is_half = check_half(broker, sent, &client, dead_letter.is_some())?;
     check_body(broker, sent.body)?;
     check_inner_batch(target.sys_flag, &client)?;
     let target = match &dead_letter {
@@ -275,6 +277,9 @@ fn send_one(
         Some(_) => When::Now,
         None => client.when(broker, cx.now.wall_ms)?,
     };
+    if is_half && when != When::Now {
+        return Err(illegal("a half message can't have a delay".to_owned()));
+    }
     let unique_key = client.unique_key_or(|| {
         let address = broker.config.address;
         scratch.keys.make(address, cx.now.wall_ms)
@@ -287,28 +292,34 @@ fn send_one(
         &mut scratch.properties,
     );
     let topic = dead_letter.as_deref().unwrap_or(sent.header.topic);
-    let parked = delay::park(
-        when,
-        topic,
-        target.queue_id,
-        &mut scratch.properties,
-        broker,
-        cx,
-    );
-    stored::check_bytes(&scratch.properties)?;
+    let kept = &mut scratch.properties;
+    let half_queue = is_half.then(|| transactions::park(topic, target.queue_id, kept, broker, cx));
+    let parked = delay::park(when, topic, target.queue_id, kept, broker, cx);
+    let room = if is_half {
+        transactions::CHECK_PROPERTIES_BYTES
+    } else {
+        0
+    };
+    stored::check_bytes(kept, room)?;
     let message = NewMessage {
-        properties: &scratch.properties,
+        properties: kept,
         topic,
         tags_code: hash::tags_code(client.tag),
         ..message(broker, sent, &target, sent.body)
     };
-    let appended = match parked {
-        None => cx.store.append(target.queue, &message, cx.now),
-        Some(parked) => cx
-            .store
-            .append(parked.queue, &parked.message(message), cx.now),
+    let appended = match (half_queue, parked) {
+        (Some(queue), _) => {
+            let half = transactions::half(message);
+            cx.store.append(queue, &half, cx.now)
+        }
+        (None, None) => cx.store.append(target.queue, &message, cx.now),
+        (None, Some(parked)) => {
+            let parked_message = parked.message(message);
+            cx.store.append(parked.queue, &parked_message, cx.now)
+        }
     };
     let appended = appended.map_err(append_refusal)?;
+    cx.counters.transactions_begun += u64::from(is_half);
     count(sent, &target, &client, &dead_letter, appended, cx);
     let message_id = offset_message_id(broker.config.address, appended.at);
     Ok(Acknowledgement {
@@ -374,24 +385,42 @@ fn message<'a>(
     }
 }
 
-/// Half messages need transactions, which this version doesn't have. A message that was one once and comes back as
-/// a retry keeps its property and is none any more.
+/// Whether it is a half message. One that was one once and comes back as a retry keeps its property and is none any
+/// more.
 fn check_half(
     broker: &Broker,
     sent: &Sent<'_>,
     client: &ClientProperties<'_>,
     is_dead_letter: bool,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     let is_retry = is_dead_letter || sent.header.reconsume_times > 0 && client.delay.is_some();
-    let is_prepared = sent.header.sys_flag & sys_flag::TRANSACTION_PREPARED != 0;
-    if is_prepared || client.is_half && !is_retry {
+    if !client.is_half || is_retry {
+        let is_prepared = sent.header.sys_flag & sys_flag::TRANSACTION_PREPARED != 0;
+        return if is_prepared && !is_retry {
+            Err(illegal(format!(
+                "its sysFlag {} is that of a half message, but it has no property {}=true",
+                sent.header.sys_flag,
+                name::TRANSACTION_PREPARED
+            )))
+        } else {
+            Ok(false)
+        };
+    }
+    if broker.config.transactions.is_refused {
         let remark = format!(
-            "the broker[{}] sending transaction message is forbidden: this version of ringmq has no transactions",
+            "the broker[{}] sending transaction message is forbidden (rejectTransactionMessage)",
             broker.config.address.ip()
         );
         return Err((ResponseCode::NO_PERMISSION, remark));
     }
-    Ok(())
+    let group = properties::get(sent.header.properties, name::PRODUCER_GROUP);
+    if group.is_none_or(str::is_empty) {
+        return Err(illegal(format!(
+            "a half message needs the group of its producers, property {}",
+            name::PRODUCER_GROUP
+        )));
+    }
+    Ok(true)
 }
 
 fn check_body(broker: &Broker, body: &[u8]) -> Result<(), Refusal> {

@@ -349,9 +349,10 @@ impl Topics {
     }
 
     /// Makes the topics whose queues are in the store but not in the file: a process that died between the first
-    /// send to a topic and the replacement of the file has acknowledged messages that nobody could ask for.
+    /// send to a topic and the replacement of the file has acknowledged messages that nobody could ask for. So has one
+    /// that stopped in order while its disk did not take the file.
     ///
-    /// `queues`: every queue of the store. Only called after an unclean end, since a clean one has written the file.
+    /// `queues`: every queue of the store.
     /// Returns how many were made.
     pub fn restore<'q>(
         &mut self,

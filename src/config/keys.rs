@@ -480,29 +480,29 @@ const LATER: &[Key] = &[
         "true",
         "delays of any length",
     ),
-    later(
+    key(
         "transactionTimeOut",
         int(1, 86_400_000),
         "6000",
         "milliseconds until a half message is checked",
     ),
-    later(
+    key(
         "transactionCheckMax",
         int(1, 1000),
         "15",
         "checks of a half message",
     ),
-    later(
+    key(
         "transactionCheckInterval",
         int(1, 86_400_000),
         "30000",
         "milliseconds between checks of half messages",
     ),
-    later(
+    key(
         "rejectTransactionMessage",
         Kind::Bool,
         "false",
-        "refuse half messages; this version refuses them in any case",
+        "refuse half messages (16)",
     ),
     later("enableLmq", Kind::Bool, "false", "light queues"),
     later("inSyncReplicas", int(1, 16), "1", "replicas"),

@@ -246,6 +246,49 @@ impl<'a> PullHeader<'a> {
     }
 }
 
+/// Header of 200050.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PopHeader<'a> {
+    pub consumer_group: &'a str,
+    pub topic: &'a str,
+    /// Negative: any.
+    pub queue_id: i32,
+    pub max_msg_nums: i32,
+    pub invisible_time: i64,
+    pub poll_time: i64,
+    pub born_time: i64,
+    /// 0: a new group starts at the first message; 1: behind the last.
+    pub init_mode: i32,
+    /// "" where missing: everything.
+    pub expression: &'a str,
+    /// "TAG" where missing.
+    pub expression_type: &'a str,
+    pub order: bool,
+}
+
+impl<'a> PopHeader<'a> {
+    /// **Errors**: a field that Java requires is missing, or a number is none; answered with code 1.
+    pub fn decode(command: &Command<'a>) -> Result<Self, FieldError> {
+        let expression_type = command.text("expType").unwrap_or_default();
+        Ok(Self {
+            consumer_group: command.require_text("consumerGroup")?,
+            topic: command.require_text("topic")?,
+            queue_id: command.require_i32("queueId")?,
+            max_msg_nums: command.require_i32("maxMsgNums")?,
+            invisible_time: command.require_i64("invisibleTime")?,
+            poll_time: command.require_i64("pollTime")?,
+            born_time: command.require_i64("bornTime")?,
+            init_mode: command.require_i32("initMode")?,
+            expression: command.text("exp").unwrap_or_default(),
+            expression_type: match expression_type {
+                "" => EXPRESSION_TYPE_TAG,
+                named => named,
+            },
+            order: command.bool("order").unwrap_or(false),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -393,6 +393,13 @@ pub fn store_timestamp_of(record: &[u8]) -> Result<u64, MessageError> {
     Ok(u64::from_be_bytes(*field.ok_or_else(|| short(record))?))
 }
 
+/// Queue offset and size of the record at the start of `bytes`; `None` where there is none.
+pub fn queue_offset_of(bytes: &[u8]) -> Option<(QueueOffset, usize)> {
+    let size = u32_at(bytes, TOTAL_SIZE_AT)?;
+    let offset = bytes.get(QUEUE_OFFSET_AT..)?.first_chunk()?;
+    Some((QueueOffset(u64::from_be_bytes(*offset)), size as usize))
+}
+
 /// TAGS of a record without decoding the rest; the hot path of the tag filter. "" without one, or where the tag is
 /// not UTF-8.
 pub fn tag_of(record: &[u8]) -> Result<&str, MessageError> {

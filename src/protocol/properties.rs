@@ -32,6 +32,7 @@ pub mod name {
     pub const SHARDING_KEY: &str = "__SHARDINGKEY";
     pub const CLUSTER: &str = "CLUSTER";
     pub const POP_CHECK_POINT: &str = "POP_CK";
+    pub const FIRST_POP_TIME: &str = "1ST_POP_TIME";
     pub const TIMER_DELAY_SECONDS: &str = "TIMER_DELAY_SEC";
     pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
     pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";

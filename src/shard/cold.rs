@@ -16,6 +16,8 @@ pub enum Cold {
         peer: Peer,
         frame: Bytes,
         asked: Asked,
+        /// Nobody takes an answer.
+        one_way: bool,
     },
     /// A pull that was held before.
     Pull(Box<PullRequest>),
@@ -27,9 +29,9 @@ impl Cold {
     /// `None`: nobody waits for an answer.
     pub fn asked(&self) -> Option<Asked> {
         match self {
+            Self::Frame { one_way: true, .. } | Self::Task(_) => None,
             Self::Frame { asked, .. } => Some(*asked),
             Self::Pull(request) => Some(request.asked),
-            Self::Task(_) => None,
         }
     }
 }
@@ -116,6 +118,7 @@ mod tests {
                 code: 11,
                 since_us: 0,
             },
+            one_way: false,
         }
     }
 

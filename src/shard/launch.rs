@@ -7,6 +7,7 @@ use super::files::ConfigFiles;
 use super::mailbox::{MailSender, mailbox};
 use super::outgoing::Outgoing;
 use super::{Core, Phase, Shard};
+use crate::broker::transactions::TransactionConfig;
 use crate::broker::{self, Broker, BrokerConfig, Effects};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -49,13 +50,6 @@ struct Plan {
 
 fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Plan {
     let root = config.shard_root(shard);
-    let flush = match config.text("flushDiskType") {
-        "SYNC_FLUSH" => FlushMode::Sync,
-        _ => FlushMode::Async {
-            interval_ms: config.integer("flushIntervalCommitLog") as u64,
-            bytes: config.integer("flushCommitLogBytes") as u64,
-        },
-    };
     Plan {
         id: ShardId(shard),
         core,
@@ -85,13 +79,14 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
             delay_levels: delay_levels(config),
             timers: config.bool("timerWheelEnable"),
             timer_ms_max: TIMER_MS_MAX,
+            transactions: transactions(config),
         },
         store: StoreConfig {
             commit_log: config.commit_log(shard),
             consume_queue: config.consume_queue(shard),
             segment_bytes: config.integer("mappedFileSizeCommitLog") as u64,
             queue_file_bytes: config.integer("mappedFileSizeConsumeQueue") as u64,
-            flush,
+            flush: flush_mode(config),
             tail_cache_bytes: config.integer("tailCacheBytes") as u64,
             entry_cache_bytes: config.integer("entryCacheBytes") as u64,
             disk_full_percent: config.integer("diskSpaceWarningLevelRatio") as u64,
@@ -118,6 +113,16 @@ fn plan(config: &Config, shard: u16, core: Option<core_affinity::CoreId>) -> Pla
         },
         idle_us: config.integer("serverChannelMaxIdleTimeSeconds") as u64 * 1_000_000,
         connections_max: CONNECTIONS_MAX,
+    }
+}
+
+fn flush_mode(config: &Config) -> FlushMode {
+    match config.text("flushDiskType") {
+        "SYNC_FLUSH" => FlushMode::Sync,
+        _ => FlushMode::Async {
+            interval_ms: config.integer("flushIntervalCommitLog") as u64,
+            bytes: config.integer("flushCommitLogBytes") as u64,
+        },
     }
 }
 
@@ -442,10 +447,11 @@ fn build_on<I: Io>(
         messages_scanned = recovered.scanned_messages, bytes_cut = recovered.cut_bytes,
         milliseconds = recovered.milliseconds, "store open"
     );
-    let mut broker = load_broker(plan, &io)?;
-    if !recovered.clean {
-        restore_topics(plan, &store, &mut broker);
+    if recovered.is_unmarked {
+        tracing::warn!(shard = %plan.id, "the store has no durable mark: whatever its log's first unsound record was, the log ends there");
     }
+    let mut broker = load_broker(plan, &io)?;
+    restore_topics(plan, &store, &mut broker);
     let clamped = broker.offsets.clamp(|topic, queue_id| {
         store
             .queue(topic, queue_id)
@@ -493,6 +499,15 @@ fn write_mode(plan: &Plan, mode: WriteMode) -> &'static str {
     }
 }
 
+fn transactions(config: &Config) -> TransactionConfig {
+    TransactionConfig {
+        timeout_ms: config.integer("transactionTimeOut") as u64,
+        interval_ms: config.integer("transactionCheckInterval") as u64,
+        checks_max: config.integer("transactionCheckMax") as u32,
+        is_refused: config.bool("rejectTransactionMessage"),
+    }
+}
+
 fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     let read = |name: &str| -> Result<Option<Vec<u8>>, String> {
         let path = plan.store.root.join("config").join(name);
@@ -502,17 +517,20 @@ fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     let offsets = read("consumerOffset.json")?;
     let delays = read("delayOffset.json")?;
     let timers = read("ringmqTimers.json")?;
+    let transactions = read("ringmqTransactions.json")?;
     let files = broker::ConfigFiles {
         topics: topics.as_deref(),
         groups: groups.as_deref(),
         offsets: offsets.as_deref(),
         delays: delays.as_deref(),
         timers: timers.as_deref(),
+        transactions: transactions.as_deref(),
     };
     Broker::load(plan.broker.clone(), files)
 }
 
-/// Topics whose file was not replaced any more when the process before this one died.
+/// Topics whose file was not replaced any more when the process before this one ended: it died, or its disk refused the
+/// file until the stop gave up. The queues of deleted topics are not in the store any more.
 fn restore_topics(plan: &Plan, store: &Store, broker: &mut Broker) {
     let queues = store.queues();
     let names = queues.iter().map(|(topic, id, _)| (topic.as_str(), *id));

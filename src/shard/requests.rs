@@ -66,6 +66,7 @@ impl Core {
             peer,
             frame: whole_frame(fetched),
             asked,
+            one_way,
         };
         match outcome {
             Outcome::Nothing | Outcome::Held => {}
@@ -150,9 +151,11 @@ impl Core {
                     ColdError::TooMany(_) => ResponseCode::SYSTEM_BUSY,
                     ColdError::TooManySteps => ResponseCode::SYSTEM_ERROR,
                 };
-                if let Some(asked) = asked {
-                    self.count_answer(asked, code);
-                }
+                let Some(asked) = asked else {
+                    tracing::warn!(shard = %self.id, %error, "a one-way request is dropped");
+                    return;
+                };
+                self.count_answer(asked, code);
                 self.reply(
                     id,
                     opaque,
@@ -176,7 +179,9 @@ impl Core {
 
     fn run_again(&mut self, cold: Cold, fetched: Fetched, steps: u32) {
         match cold {
-            Cold::Frame { peer, frame, asked } => {
+            Cold::Frame {
+                peer, frame, asked, ..
+            } => {
                 if self.connections.open_mut(peer.connection).is_none() {
                     return;
                 }
@@ -279,20 +284,22 @@ impl Core {
                 let is_view = [
                     RequestCode::VIEW_MESSAGE_BY_ID.0,
                     RequestCode::CONSUMER_SEND_MSG_BACK.0,
+                    RequestCode::END_TRANSACTION.0,
                 ]
                 .contains(&code);
                 (peer.connection, opaque, encoding, is_view)
             }
         };
-        if let Some(asked) = cold.asked() {
-            self.count_answer(asked, ResponseCode::SYSTEM_ERROR);
-        }
         if is_clients_place {
             // Tools take any 32 digits for a message id.
             tracing::debug!(shard = %self.id, reason, "there is no message where a client looked for one");
         } else {
             tracing::error!(shard = %self.id, reason, "a read for a request failed");
         }
+        let Some(asked) = cold.asked() else {
+            return;
+        };
+        self.count_answer(asked, ResponseCode::SYSTEM_ERROR);
         self.reply(
             id,
             opaque,

@@ -18,6 +18,7 @@
 //! ```
 
 use super::chunks::Chunks;
+use super::durable::Sum;
 use super::flush::Flushing;
 use super::segment::{NotReady, Segments, is_no_room};
 use super::tail_cache::TailCache;
@@ -49,6 +50,8 @@ struct Write {
     end: PhysicalOffset,
     /// When it was sealed, in monotonic microseconds.
     sealed_us: u64,
+    /// Sum of the log behind it, if it ends a batch.
+    sum: Option<u32>,
     state: WriteState,
 }
 
@@ -100,6 +103,10 @@ pub struct CommitLog {
     full: Option<Full>,
     pub(super) times: LogTimes,
     store_timestamp: u64,
+    /// CRC-32C of all that was sealed.
+    sealed_crc: u32,
+    written_sum: Sum,
+    pub(super) flushed_sum: Sum,
 }
 
 impl CommitLog {
@@ -131,6 +138,9 @@ impl CommitLog {
             full: None,
             times: LogTimes::default(),
             store_timestamp: start.store_timestamp,
+            sealed_crc: 0,
+            written_sum: Sum { end, crc: 0 },
+            flushed_sum: Sum { end, crc: 0 },
         }
     }
 
@@ -145,6 +155,14 @@ impl CommitLog {
     }
     pub fn flushed(&self) -> PhysicalOffset {
         self.flushed
+    }
+    /// The last batch that is written as a whole.
+    pub fn written_sum(&self) -> Sum {
+        self.written_sum
+    }
+    /// The last batch that is known to be flushed as a whole.
+    pub fn flushed_sum(&self) -> Sum {
+        self.flushed_sum
     }
     pub fn visible(&self) -> PhysicalOffset {
         match self.mode {
@@ -321,6 +339,7 @@ impl CommitLog {
         let Some(segment) = self.segments.find(start) else {
             unreachable!("a batch at {start} lies in no segment");
         };
+        self.sealed_crc = crc32c::crc32c_append(self.sealed_crc, &bytes);
         loop {
             let piece = bytes.split_to(bytes.len().min(LOG_WRITE_BYTES_MAX));
             let piece_end = start.advance(piece.len() as u64);
@@ -329,6 +348,7 @@ impl CommitLog {
                 start,
                 end: if bytes.is_empty() { end } else { piece_end },
                 sealed_us,
+                sum: bytes.is_empty().then_some(self.sealed_crc),
                 state: WriteState::InFlight(piece.clone()),
             });
             let op = Op::Write {
@@ -384,6 +404,10 @@ impl CommitLog {
                     write.end
                 );
                 self.written = write.end;
+                if let Some(crc) = write.sum {
+                    let end = write.end;
+                    self.written_sum = Sum { end, crc };
+                }
                 let flush_in_flight = self.flushing.in_flight();
                 self.times.on_written(write.sealed_us, flush_in_flight);
             }

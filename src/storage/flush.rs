@@ -6,6 +6,7 @@
 
 use super::FlushMode;
 use super::commit_log::CommitLog;
+use super::durable::Sum;
 use super::tokens;
 use crate::clock::Now;
 use crate::ids::PhysicalOffset;
@@ -15,6 +16,8 @@ use crate::io::{Failed, Io, Op};
 pub struct Flushing {
     /// The flush in flight: `flushed` becomes this when it succeeds.
     target: Option<PhysicalOffset>,
+    /// ... and `flushed_sum` this.
+    sum: Option<Sum>,
     /// When the oldest unflushed byte was written; `None` if there is none, or its flush is in flight.
     since_us: Option<u64>,
     /// Somebody needs `flushed` to reach this (checkpoint, stop).
@@ -78,6 +81,8 @@ impl CommitLog {
         };
         let segment_end = segment.first.advance(self.segments.bytes());
         self.flushing.target = Some(self.written().min(segment_end));
+        let sum = self.written_sum();
+        self.flushing.sum = (sum.end <= segment_end).then_some(sum);
         self.flushing.since_us = None;
         io.submit(tokens::LOG_FLUSH, Op::Flush { file: segment.file });
     }
@@ -99,6 +104,9 @@ impl CommitLog {
                 self.written()
             );
             self.flushed = target;
+            if let Some(sum) = self.flushing.sum {
+                self.flushed_sum = sum;
+            }
             self.times.on_flushed();
         }
     }

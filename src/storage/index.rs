@@ -96,6 +96,7 @@ pub struct Index {
     written: u32,
     /// Keys of messages that are not visible, or that wait for a file.
     keys: VecDeque<Key>,
+    visible: PhysicalOffset,
     work: Work,
     round: Option<Round>,
     /// A checkpoint waits until the keys of all records below are on disk.
@@ -129,6 +130,7 @@ impl Index {
             tail: VecDeque::new(),
             written: 1,
             keys: VecDeque::new(),
+            visible: PhysicalOffset(0),
             work: Work::Idle,
             round: None,
             wanted: None,
@@ -223,6 +225,7 @@ impl Index {
 
     /// Puts keys that became visible into the newest file, as long as it has room.
     fn take_keys(&mut self, visible: PhysicalOffset) {
+        self.visible = visible;
         while let Some(key) = self.keys.front().copied().filter(|key| key.at < visible)
             && self.has_room()
         {

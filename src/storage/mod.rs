@@ -12,6 +12,7 @@ mod chunks;
 mod commit_log;
 mod consume_queue;
 mod derive;
+mod durable;
 mod fetch;
 mod flush;
 mod index;
@@ -44,6 +45,7 @@ use crate::protocol::message::{NewMessage, RECORD_OVERHEAD_BYTES, sys_flag};
 use bytes::Bytes;
 use commit_log::CommitLog;
 use consume_queue::QueueStart;
+use durable::MarkFile;
 use fetch::Fetches;
 use index::Index;
 pub use index::Sizes as IndexSizes;
@@ -144,6 +146,8 @@ pub struct Recovered {
     /// Bytes cut off as the tail of a crash.
     pub cut_bytes: u64,
     pub queues_rebuilt: usize,
+    /// The store was not new and has no durable mark, since Apache wrote to it last.
+    pub is_unmarked: bool,
     pub milliseconds: u64,
 }
 
@@ -303,6 +307,7 @@ pub struct Store {
     retention: Retention,
     upkeep: Upkeep,
     disk: DiskWatch,
+    mark: MarkFile,
     is_closed: bool,
 }
 
@@ -327,6 +332,12 @@ impl Store {
     /// Topics and queues that exist on disk or in memory, sorted.
     pub fn queues(&self) -> Vec<(String, u32, QueueIndex)> {
         self.table.list()
+    }
+
+    /// Topic and queue id.
+    pub fn name_of(&self, queue: QueueIndex) -> (&str, u32) {
+        let queue = self.table.get(queue);
+        (&queue.topic, queue.queue_id)
     }
 
     pub fn bounds(&self, queue: QueueIndex) -> QueueBounds {

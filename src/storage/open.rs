@@ -2,6 +2,7 @@
 
 use super::checkpoint::{Checkpoint, Marks};
 use super::commit_log::{CommitLog, LogStart};
+use super::durable::{Mark, MarkFile};
 use super::fetch::Fetches;
 use super::index::{self, Index};
 use super::queue_files::QueueFiles;
@@ -70,7 +71,10 @@ impl Store {
         let tombstones = read_tombstones(&root, io)?;
         let is_clean = !io.exists(&abort_path(&root));
 
+        let mark = Mark::decode(&read_or_empty(&Mark::path(&root), io)?);
+
         let mut recovery = Recovery::new(&config, io, checkpoint, tombstones, is_clean);
+        recovery.believe(mark);
         let plan = recovery.survey()?;
         mark_running(&root, recovery.io)?;
         recovery.repair(plan)?;
@@ -108,6 +112,7 @@ impl Store {
             store_timestamp,
         };
         let checkpoint = begin_checkpoint(&root, checkpoint, &table, &index, log_start, io)?;
+        let mark = MarkFile::open(&root, mark, end, io)?;
         let disk = DiskWatch::new(&config.commit_log, config.disk_full_percent, end, io);
         let store = Self {
             lock,
@@ -122,6 +127,7 @@ impl Store {
             retention: Retention::new(&config),
             upkeep: Upkeep::new(&root, checkpoint),
             disk,
+            mark,
             is_closed: false,
             config,
         };

@@ -16,6 +16,7 @@
 
 use super::checkpoint::{Checkpoint, Marks, Totals};
 use super::derive::Target;
+use super::durable::{Mark, SumCheck};
 use super::log_end::first_nonzero;
 use super::queue_recovery::{RecoveringQueue, Taken};
 use super::queue_table::QUEUE_ID_MAX;
@@ -47,6 +48,8 @@ pub struct Recovery<'a, F> {
     /// extents data, and reading them would take seconds.)
     pub created: Option<PhysicalOffset>,
     pub checkpoint: Checkpoint,
+    /// What the last life knew to be flushed; `None` if Apache wrote to the store since, or it isn't there.
+    mark: Option<Mark>,
     pub tombstones: Tombstones,
     pub segments: Segments,
     pub queues: Queues,
@@ -85,6 +88,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             io,
             created: None,
             checkpoint,
+            mark: None,
             tombstones,
             segments,
             queues: Queues::new(),
@@ -95,6 +99,20 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
             store_timestamp: marks.store_timestamp.max(checkpoint.log_timestamp),
             rebuild: BTreeSet::new(),
         }
+    }
+
+    /// Takes a durable mark, if it goes further than the checkpoint of the same life.
+    pub fn believe(&mut self, mark: Option<Mark>) {
+        let marks = self.checkpoint.marks;
+        let goes_on = |mark: &Mark| marks.is_some_and(|marks| mark.flushed.end >= marks.flushed);
+        self.mark = mark.filter(goes_on);
+    }
+
+    /// Everything below was on disk: a break there is damage, not the tail of a crash.
+    fn durable(&self) -> Option<PhysicalOffset> {
+        let marks = self.checkpoint.marks?;
+        let mark = self.mark.map_or(marks.flushed, |mark| mark.flushed.end);
+        Some(marks.flushed.max(mark))
     }
 
     /// Finds out what there is and where to begin. Changes nothing but an unfinished last segment.
@@ -142,15 +160,14 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         if let Some(first) = plan.new_log {
             self.add_segment(first)?;
         }
+        self.check_sums(plan.scan_from)?;
         self.drop_deleted()?;
         self.report.start = self.segments.start();
         let end = self.scan(plan.scan_from)?;
         self.rebuild_queues(end)?;
         self.report.end = end;
-        let durable = self
-            .checkpoint
-            .marks
-            .map_or(plan.scan_from, |marks| marks.flushed);
+        self.report.is_unmarked = self.durable().is_none() && end > self.segments.start();
+        let durable = self.durable().unwrap_or(plan.scan_from);
         self.secure(durable.max(self.segments.start()), end)?;
         self.end_log(end, plan.clear_behind)
     }
@@ -245,7 +262,7 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
     /// Where a log without any segment begins: at 0, or behind all that entries speak of, so that no entry of a lost
     /// log ever names a record of the new one.
     fn first_of_new_log(&mut self) -> Result<PhysicalOffset, OpenError> {
-        let mark = self.checkpoint.marks.map_or(0, |marks| marks.flushed.0);
+        let mark = self.durable().map_or(0, |durable| durable.0);
         if mark > 0 {
             return Err(OpenError::Corrupt {
                 path: self.config.commit_log.clone(),
@@ -452,7 +469,13 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
         };
         self.report.scanned_bytes += scanner.scanned_bytes();
         let end = scanner.at();
-        let durable = self.checkpoint.marks.map_or(end, |marks| marks.flushed);
+        self.check_damage(end, &reason)?;
+        Ok(end)
+    }
+
+    /// The log must not break below the durable mark.
+    fn check_damage(&self, end: PhysicalOffset, reason: &str) -> Result<(), OpenError> {
+        let durable = self.durable().unwrap_or(end);
         if end < durable {
             let (path, _) = self.segments.place(end);
             return Err(OpenError::Corrupt {
@@ -461,7 +484,41 @@ impl<'a, F: FileSystem> Recovery<'a, F> {
                 reason: format!("{reason}; the log is known to be flushed up to {durable}"),
             });
         }
-        Ok(end)
+        Ok(())
+    }
+
+    /// The records below the mark must be those that were flushed, to the last byte of header and properties. Nothing
+    /// has been changed yet.
+    fn check_sums(&mut self, from: PhysicalOffset) -> Result<(), OpenError> {
+        let Some(mark) = self.mark.filter(|mark| from <= mark.base.end) else {
+            return Ok(());
+        };
+        let mut scanner = Scanner::new(mark.base.end.max(from));
+        scanner.check(SumCheck::new(mark));
+        while scanner.at() < mark.flushed.end {
+            match scanner.next(&self.segments, self.io)? {
+                Step::Record(_) => {}
+                Step::Break { reason } => {
+                    self.check_damage(scanner.at(), &reason)?;
+                    break;
+                }
+                Step::End => break,
+            }
+        }
+        self.report.scanned_bytes += scanner.scanned_bytes();
+        if !scanner.is_sum_wrong() {
+            return Ok(());
+        }
+        let (path, position) = self.segments.place(mark.base.end);
+        let (from, to) = (mark.base.end, mark.flushed.end);
+        Err(OpenError::Corrupt {
+            path,
+            offset: position,
+            reason: format!(
+                "the log from {from} to {to} is not what was flushed: its checksum differs from that in {}",
+                Mark::path(&self.config.root).display()
+            ),
+        })
     }
 
     /// Derives damaged queues from the whole log.

@@ -1,6 +1,7 @@
 //! Reads the log record by record, at recovery. Each record is checked: structure, place, body CRC.
 
 use super::OpenError;
+use super::durable::SumCheck;
 use super::segment::Segments;
 use crate::ids::PhysicalOffset;
 use crate::io::FileSystem;
@@ -18,6 +19,7 @@ pub struct Scanner {
     /// Physical offset of the first byte in the buffer.
     buffer_start: PhysicalOffset,
     scanned_bytes: u64,
+    check: Option<SumCheck>,
 }
 
 /// What the scan met.
@@ -35,7 +37,7 @@ pub enum Step<'a> {
 /// What the first eight bytes at a place tell.
 enum Peek {
     Record { bytes: u64 },
-    SegmentEnd,
+    SegmentEnd { blank: Option<[u8; BLANK_BYTES]> },
     End,
     Nothing { reason: String },
 }
@@ -47,7 +49,18 @@ impl Scanner {
             buffer: Vec::new(),
             buffer_start: at,
             scanned_bytes: 0,
+            check: None,
         }
+    }
+
+    /// Compares with the sums of a durable mark while reading.
+    pub fn check(&mut self, mut check: SumCheck) {
+        check.reach(self.at);
+        self.check = Some(check);
+    }
+
+    pub fn is_sum_wrong(&self) -> bool {
+        self.check.is_some_and(|check| check.is_wrong)
     }
 
     /// Where the next record begins; after `Break` or `End`, the end of the log.
@@ -70,7 +83,7 @@ impl Scanner {
         let bytes = loop {
             match self.peek(segments, io)? {
                 Peek::Record { bytes } => break bytes,
-                Peek::SegmentEnd => self.at = self.segment_end(segments),
+                Peek::SegmentEnd { blank } => self.take_blank(blank, segments),
                 Peek::End => return Ok(Step::End),
                 Peek::Nothing { reason } => return Ok(Step::Break { reason }),
             }
@@ -83,9 +96,21 @@ impl Scanner {
             Ok(message) => {
                 self.at = at.advance(bytes);
                 self.scanned_bytes += bytes;
+                if let Some(check) = &mut self.check {
+                    check.take(message.bytes);
+                    check.reach(self.at);
+                }
                 Ok(Step::Record(message))
             }
             Err(reason) => Ok(Step::Break { reason }),
+        }
+    }
+
+    fn take_blank(&mut self, blank: Option<[u8; BLANK_BYTES]>, segments: &Segments) {
+        self.at = self.segment_end(segments);
+        if let Some(check) = &mut self.check {
+            check.take(blank.as_ref().map_or(&[], |blank| &blank[..]));
+            check.reach(self.at);
         }
     }
 
@@ -100,7 +125,7 @@ impl Scanner {
         }
         let room = self.segment_end(segments).bytes_since(self.at);
         if room < BLANK_BYTES as u64 {
-            return Ok(Peek::SegmentEnd);
+            return Ok(Peek::SegmentEnd { blank: None });
         }
         self.fill(BLANK_BYTES as u64, segments, io)?;
         let from = self.at.bytes_since(self.buffer_start) as usize;
@@ -115,7 +140,8 @@ impl Scanner {
         let [s0, s1, s2, s3, m0, m1, m2, m3] = *start;
         let bytes = u64::from(u32::from_be_bytes([s0, s1, s2, s3]));
         if u32::from_be_bytes([m0, m1, m2, m3]) == MAGIC_BLANK {
-            return Ok(Peek::SegmentEnd);
+            let blank = Some(*start);
+            return Ok(Peek::SegmentEnd { blank });
         }
         if bytes > room {
             let reason = format!("a record of {bytes} bytes, the segment has {room} left");

@@ -31,6 +31,7 @@ const INDEX_OPEN_KIND: u8 = FIRST + 12;
 const INDEX_FLUSH_KIND: u8 = FIRST + 13;
 const INDEX_REMOVE_KIND: u8 = FIRST + 14;
 const SPACE_KIND: u8 = FIRST + 15;
+const DURABLE_MARK_KIND: u8 = FIRST + 21;
 
 // At most one of each of these is in flight.
 pub const LOG_FLUSH: Token = Token::new(LOG_FLUSH_KIND, 0, 0);
@@ -47,6 +48,7 @@ pub const RETENTION_SPACE: Token = Token::new(RETENTION_SPACE_KIND, 0, 0);
 pub const DATE_READ: Token = Token::new(DATE_READ_KIND, 0, 0);
 pub const REMOVE_SEGMENT: Token = Token::new(REMOVE_SEGMENT_KIND, 0, 0);
 pub const REMOVE_QUEUE_FILE: Token = Token::new(REMOVE_QUEUE_FILE_KIND, 0, 0);
+pub const DURABLE_MARK: Token = Token::new(DURABLE_MARK_KIND, 0, 0);
 
 /// Token of the log write with a number.
 pub fn log_write(number: u64) -> Token {

@@ -61,6 +61,7 @@ impl Store {
         }
         self.log.retry_full(now, self.upkeep.is_stopping(), io);
         self.log.flush(now, io);
+        self.mark.drive(self.log.flushed_sum(), io);
         self.disk.drive(self.log.appended(), now, io);
         self.table.dispatch(self.log.visible());
         self.tail.trim(self.log.visible());
@@ -87,11 +88,13 @@ impl Store {
             removals: &self.removals,
             retention_is_quiet: self.retention.is_quiet(),
             reads_are_quiet: self.fetches.is_quiet(),
+            mark_is_quiet: self.mark.is_quiet(),
         };
         self.upkeep.drive(&mut parts, now, io);
         if self.upkeep.is_stopped() {
             self.log.segments.close(io);
             self.files.close_all(io);
+            self.mark.close(io);
             self.index.close(io);
             io.close(self.lock);
             self.is_closed = true;
@@ -160,7 +163,12 @@ impl Store {
                 let file = expect_file(token, result);
                 self.log.segments.on_prepared(file, now.monotonic_us);
             }
-            tokens::CHECKPOINT => self.upkeep.on_replaced(expect_unit(token, result)),
+            tokens::CHECKPOINT => {
+                if let Some(base) = self.upkeep.on_replaced(expect_unit(token, result)) {
+                    self.mark.begin_at(base);
+                }
+            }
+            tokens::DURABLE_MARK => self.mark.on_written(expect_unit(token, result)),
             tokens::TOMBSTONES => self.removals.on_buried(expect_unit(token, result), now),
             tokens::REMOVE_TOPIC => {
                 let result = expect_unit(token, result);
@@ -282,6 +290,7 @@ impl Store {
             .or(self.retention.last_error())
             .or(self.index.last_error())
             .or(self.upkeep.last_error())
+            .or(self.mark.last_error())
     }
 
     /// Moves out what became visible since the last call, at most one `Arrival` per queue.

@@ -9,6 +9,7 @@
 
 use super::checkpoint::{Checkpoint, Marks, Totals};
 use super::commit_log::CommitLog;
+use super::durable::Sum;
 use super::index::Index;
 use super::queue_files::QueueFiles;
 use super::queue_table::QueueTable;
@@ -57,6 +58,8 @@ struct Target {
     dispatched: PhysicalOffset,
     timestamp: u64,
     totals: Totals,
+    /// Sum of the log there, if a batch ends there.
+    sum: Option<Sum>,
     /// `QueueWriter::failures` when it began.
     failures: u64,
 }
@@ -73,6 +76,8 @@ pub struct Parts<'a> {
     pub retention_is_quiet: bool,
     /// No cold read is in flight.
     pub reads_are_quiet: bool,
+    /// The durable mark isn't being written.
+    pub mark_is_quiet: bool,
 }
 
 #[derive(Debug)]
@@ -215,8 +220,11 @@ impl Upkeep {
     }
 
     fn begin(&mut self, parts: &mut Parts<'_>) {
+        let dispatched = parts.log.visible();
+        let sums = [parts.log.written_sum(), parts.log.flushed_sum()];
         self.target = Target {
-            dispatched: parts.log.visible(),
+            dispatched,
+            sum: sums.into_iter().find(|sum| sum.end == dispatched),
             timestamp: parts.table.dispatched_timestamp(),
             totals: parts.table.totals(),
             failures: parts.writer.failures(),
@@ -298,7 +306,8 @@ impl Upkeep {
         io.submit(tokens::CHECKPOINT, op);
     }
 
-    pub fn on_replaced(&mut self, result: Result<(), Failed>) {
+    /// Returns the sum of the log where the next recovery will begin.
+    pub fn on_replaced(&mut self, result: Result<(), Failed>) -> Option<Sum> {
         assert_eq!(
             self.phase,
             Phase::Replacing,
@@ -306,10 +315,14 @@ impl Upkeep {
         );
         self.phase = Phase::Idle;
         match result {
-            Ok(()) => self.checkpoint = self.next,
+            Ok(()) => {
+                self.checkpoint = self.next;
+                self.target.sum
+            }
             Err(failed) => {
                 self.last_error = Some(format!("writing the checkpoint: {}", failed.error()));
                 self.give_up();
+                None
             }
         }
     }
@@ -328,6 +341,7 @@ impl Upkeep {
             && parts.removals.is_quiet()
             && parts.retention_is_quiet
             && parts.reads_are_quiet
+            && parts.mark_is_quiet
             && parts.index.is_quiet()
             && self.phase != Phase::Replacing;
         if self.stop == Stop::Draining && is_quiet {

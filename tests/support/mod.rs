@@ -240,12 +240,26 @@ impl Client {
 
     /// `None`: the broker is gone.
     pub fn try_send(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> Option<i32> {
+        self.try_send_as(code, fields, body, false)
+    }
+
+    pub fn send_one_way(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) {
+        self.try_send_as(code, fields, body, true).expect("sends");
+    }
+
+    fn try_send_as(
+        &mut self,
+        code: i32,
+        fields: &[(&str, &str)],
+        body: &[u8],
+        one_way: bool,
+    ) -> Option<i32> {
         self.opaque += 1;
         let mut out = BytesMut::new();
         Request {
             code,
             opaque: self.opaque,
-            one_way: false,
+            one_way,
             encoding: self.encoding,
             fields,
             body,

@@ -86,6 +86,7 @@ pub fn delete_group(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
     tracing::info!(group = ?name, "group deleted");
     broker.groups.remove(name, cx);
     broker.resets.remove_group(name);
+    broker.pops.remove_group(name);
     if command.bool("cleanOffset").unwrap_or(false) {
         broker.offsets.remove_group(name, cx.now.monotonic_us);
     }

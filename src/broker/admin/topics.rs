@@ -5,7 +5,7 @@
 use super::attributes::{self, Attributes};
 use super::{Answer, PageFields, answer_with, invalid, keep_page, refuse};
 use crate::broker::topics::Topics;
-use crate::broker::{Broker, Context, Outcome, holds};
+use crate::broker::{Broker, Context, Outcome, holds, pop};
 use crate::limits::TOPIC_QUEUES_MAX;
 use crate::protocol::bodies::{self, TopicConfig, TopicConfigList};
 use crate::protocol::codes::ResponseCode;
@@ -185,5 +185,6 @@ pub fn delete_topic(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
     broker.offsets.remove_topic(name, cx.now.monotonic_us);
     broker.resets.remove_topic(name);
     holds::answer_deleted(broker, &queues, cx);
+    pop::remove_topic(broker, name, cx);
     Ok(Outcome::AwaitRegistration(Response::success()))
 }

@@ -4,7 +4,7 @@
 //! `store/.../DefaultMessageStore.java` `getMessage`, `broker/.../processor/PullMessageProcessor.java`
 //! `composeResponseHeader`.
 
-use super::PullRequest;
+use super::{Looked, PullRequest};
 use crate::broker::Context;
 use crate::broker::filter::Filter;
 use crate::ids::{PhysicalOffset, QueueOffset};
@@ -137,6 +137,22 @@ impl Answer {
             Self::moved_to_start(bounds)
         } else {
             Self::new(Status::OffsetTooSmall, bounds.min, bounds)
+        }
+    }
+
+    /// Records or a place; nothing is lost where the queue is shorter than it was, so that it starts at its first.
+    pub(super) fn into_looked(self) -> Looked {
+        match self.status {
+            Status::Found => Looked::Found {
+                segments: self.records.segments,
+                bytes: self.records.bytes,
+            },
+            Status::NoMatchedMessage | Status::MessageWasRemoving => Looked::Refused,
+            Status::NoMessageInQueue
+            | Status::OffsetTooSmall
+            | Status::OffsetOverflowOne
+            | Status::OffsetOverflowBadly
+            | Status::OffsetReset => Looked::Moved(self.bounds.min),
         }
     }
 

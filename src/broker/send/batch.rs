@@ -132,7 +132,7 @@ fn check_records<'a>(
             let make = || scratch.keys.make(broker.config.address, cx.now.wall_ms);
             let unique_key = client.unique_key_or(make);
             client.store_record(record.properties, &unique_key, &mut scratch.properties);
-            stored::check_bytes(&scratch.properties[start..]).map_err(at_record)?;
+            stored::check_bytes(&scratch.properties[start..], 0).map_err(at_record)?;
             Properties::Rewritten(start..scratch.properties.len())
         };
         records.push(Checked {

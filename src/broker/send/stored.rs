@@ -244,14 +244,14 @@ fn number(key: &str, value: &str) -> Result<i64, Refusal> {
         .map_err(|_| illegal(format!("property {key} is no number: {value:.40}")))
 }
 
-/// Refuses what doesn't fit the record's 16-bit length (apache/rocketmq#3786).
-pub(super) fn check_bytes(stored: &str) -> Result<(), Refusal> {
-    if stored.len() <= PROPERTIES_BYTES_MAX {
+/// Refuses what doesn't fit the record's 16-bit length (apache/rocketmq#3786), with `room` for what comes later.
+pub(super) fn check_bytes(stored: &str, room: usize) -> Result<(), Refusal> {
+    if stored.len() + room <= PROPERTIES_BYTES_MAX {
         return Ok(());
     }
     Err(illegal(format!(
         "its properties have {} bytes with those that the broker adds, the limit is {PROPERTIES_BYTES_MAX}, which the \
          stored format sets and no key changes",
-        stored.len()
+        stored.len() + room
     )))
 }

@@ -88,6 +88,12 @@ pub fn broker_config() -> BrokerConfig {
         timers: true,
         timer_ms_max: 3 * 86_400_000,
         delay_levels: DelayLevels::default(),
+        transactions: transactions::TransactionConfig {
+            timeout_ms: 6000,
+            interval_ms: 30_000,
+            checks_max: 15,
+            is_refused: false,
+        },
     }
 }
 
@@ -210,6 +216,7 @@ impl Desk {
             offsets: file("config/consumerOffset.json"),
             delays: file(delay::FILE),
             timers: file(delay::TIMERS_FILE),
+            transactions: file(transactions::FILE),
         };
         let (store, _) = Store::open(store, now, &mut io).unwrap();
         Self {
@@ -272,6 +279,10 @@ impl Desk {
         );
         match outcome {
             Outcome::Nothing => self.one_ways += 1,
+            Outcome::Read(missing) => {
+                let cold = Cold::Frame(peer, frame.clone());
+                self.read(cold, steps, &missing, fetched);
+            }
             _ if is_one_way => panic!("a one-way request ended in {outcome:?}"),
             Outcome::Reply(response) | Outcome::AwaitRegistration(response) => {
                 self.answer(peer.connection, opaque, response);
@@ -280,10 +291,6 @@ impl Desk {
                 self.acks.push((peer.connection, opaque, acknowledgement));
             }
             Outcome::Held => {}
-            Outcome::Read(missing) => {
-                let cold = Cold::Frame(peer, frame.clone());
-                self.read(cold, steps, &missing, fetched);
-            }
         }
     }
 

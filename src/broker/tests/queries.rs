@@ -228,7 +228,7 @@ fn requests_that_are_not_there_are_answered_at_once() {
             40,
             " request type 40 not supported (NOTIFY_CONSUMER_IDS_CHANGED)",
         ),
-        (200_050, " request type 200050 not supported (POP_MESSAGE)"),
+        (200_056, " request type 200056 not supported (POP_ROLLBACK)"),
         (9999, " request type 9999 not supported"),
         (-1, " request type -1 not supported"),
     ] {

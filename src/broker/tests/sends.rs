@@ -263,11 +263,11 @@ fn what_can_not_be_delivered_as_asked_is_refused() {
     for (properties, code, text) in [
         ("DELAY\u{1}x\u{2}", 13, "property DELAY is no number"),
         ("TIMER_DELIVER_MS\u{1}soon\u{2}", 13, "no number"),
-        ("TRAN_MSG\u{1}true\u{2}", 16, "no transactions"),
+        ("TRAN_MSG\u{1}true\u{2}", 13, "property PGROUP"),
         (
-            "TRAN_MSG\u{1}TRUE\u{2}PGROUP\u{1}G\u{2}",
-            16,
-            "transaction message is forbidden",
+            "TRAN_MSG\u{1}TRUE\u{2}PGROUP\u{1}G\u{2}DELAY\u{1}1\u{2}",
+            13,
+            "can't have a delay",
         ),
         ("INNER_NUM\u{1}3\u{2}", 13, "inner batch"),
     ] {
@@ -284,8 +284,8 @@ fn what_can_not_be_delivered_as_asked_is_refused() {
         );
     }
     for (sys_flag, code, text) in [
-        (0x4, 16, "transaction"),
-        (0xC, 16, "transaction"),
+        (0x4, 13, "TRAN_MSG=true"),
+        (0xC, 13, "TRAN_MSG=true"),
         (0x80, 13, "inner"),
         (0x40, 13, "inner"),
     ] {

@@ -1,7 +1,7 @@
 //! Finding the places of a key: from the newest file to the oldest, along the chain of its slot.
 
-use super::Index;
 use super::layout::{SLOT_BYTES, UNIT_BYTES, Unit};
+use super::{Index, Key};
 use crate::ids::PhysicalOffset;
 use crate::io::File;
 use crate::limits::INDEX_STEPS_MAX;
@@ -23,6 +23,7 @@ pub struct Walk {
     name: u64,
     at: At,
     steps: u32,
+    is_begun: bool,
 }
 
 /// A read that a walk needs.
@@ -41,6 +42,7 @@ impl Walk {
             name: u64::MAX,
             at: At::Slot,
             steps: 0,
+            is_begun: false,
         }
     }
 
@@ -74,6 +76,10 @@ impl Index {
     /// Goes on in memory as far as possible. The read that is needed then, `None` at the end.
     pub fn advance(&self, walk: &mut Walk) -> Option<WalkRead> {
         let query = walk.query;
+        if !walk.is_begun {
+            walk.is_begun = true;
+            self.find_waiting(walk);
+        }
         while walk.found.len() < query.max as usize && walk.steps < INDEX_STEPS_MAX {
             let name = walk.name;
             let (place, file) = self
@@ -117,6 +123,21 @@ impl Index {
             }
         }
         None
+    }
+
+    /// Keys of visible messages that wait for the next file.
+    fn find_waiting(&self, walk: &mut Walk) {
+        let query = walk.query;
+        let is_asked = |key: &&Key| {
+            key.hash == query.hash
+                && key.at < self.visible
+                && (query.begin_ms()..=query.end_ms()).contains(&key.stored_ms)
+        };
+        for key in self.keys.iter().rev().filter(is_asked) {
+            if walk.found.len() < query.max as usize && !walk.found.contains(&key.at) {
+                walk.found.push(key.at);
+            }
+        }
     }
 
     /// Takes what a read brought.

@@ -3,6 +3,7 @@
 mod apache;
 mod basics;
 mod crash;
+mod damage;
 mod full;
 mod index;
 mod model;

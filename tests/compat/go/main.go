@@ -41,6 +41,7 @@ var scenarios = []scenario{
 	{"rebalance", true, rebalance},
 	{"restart_consumer", true, restartConsumer},
 	{"pull", true, pull},
+	{"transaction", true, transaction},
 	{"before_restart", false, beforeRestart},
 	{"after_restart", false, afterRestart},
 }

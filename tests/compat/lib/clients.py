@@ -34,7 +34,8 @@ class Client:
 
 class Java(Client):
     source = "java"
-    extra = ["pull_lite", "latency_probe", "sql92", "request_reply", "retry_dlq", "delay", "orderly", "broadcast"]
+    extra = ["pull_lite", "latency_probe", "sql92", "request_reply", "retry_dlq", "delay", "orderly", "broadcast",
+             "transaction"]
 
     def __init__(self, name, version, *flags):
         self.name, self.version, self.flags = name, version, list(flags)
@@ -100,7 +101,7 @@ CLIENTS = [
     Java("java498", "4.9.8"),
     Java("java533", "5.3.3"),
     Java("java533bin", "5.3.3", "-Drocketmq.serialize.type=ROCKETMQ"),
-    Script("go", "Go rocketmq-client-go/v2", "go"),
+    Script("go", "Go rocketmq-client-go/v2", "go", extra=["transaction"]),
     Cpp("cpp1", "requirements-cpp1.txt", "C++ 1.0.1 in PyPI rocketmq"),
     Cpp("cpp2", "requirements-cpp2.txt", "C++ 2.x in PyPI rocketmq-python-cvs"),
     Script("node", "Node ali-ons", "node", "npm"),

@@ -50,6 +50,7 @@ final class Scenarios {
         ALL.putAll(Model.ALL);
         ALL.put("sql92", Messaging::sql92);
         ALL.put("request_reply", Messaging::requestReply);
+        ALL.put("transaction", Transactions::transaction);
         ALL.put("before_restart", Scenarios::beforeRestart);
         ALL.put("after_restart", Scenarios::afterRestart);
         ALL.put("read_again", Scenarios::readAgain);
