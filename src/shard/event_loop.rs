@@ -334,6 +334,7 @@ impl<I: Io> Shard<I> {
         self.accept_again_us = None;
         self.io.close_listener(self.listener);
         self.core.answer_holds();
+        self.core.files.begin_stop(self.core.now.monotonic_us);
         self.core.store.begin_stop(self.core.now, &mut self.io);
     }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Pause before a failed replacement is tried again.
 const RETRY_US: u64 = 5_000_000;
+/// The same while the shard stops, which waits for the files for 4.5 s at most.
+const RETRY_STOPPING_US: u64 = 300_000;
 
 #[derive(Debug)]
 struct ConfigFile {
@@ -23,6 +25,7 @@ struct ConfigFile {
 pub struct ConfigFiles {
     root: PathBuf,
     files: Vec<ConfigFile>,
+    pause_us: u64,
 }
 
 impl ConfigFiles {
@@ -30,6 +33,15 @@ impl ConfigFiles {
         Self {
             root: root.to_owned(),
             files: Vec::new(),
+            pause_us: RETRY_US,
+        }
+    }
+
+    /// From now on the shard waits for what is not written yet.
+    pub fn begin_stop(&mut self, now_us: u64) {
+        self.pause_us = RETRY_STOPPING_US;
+        for file in &mut self.files {
+            file.retry_us = file.retry_us.map(|_| now_us);
         }
     }
 
@@ -90,7 +102,7 @@ impl ConfigFiles {
             tracing::warn!(file = %self.root.join(file.name).display(), %error, "a configuration file was not written");
             let contents = std::mem::take(&mut file.written);
             file.next.get_or_insert(contents);
-            file.retry_us = Some(now_us + RETRY_US);
+            file.retry_us = Some(now_us + self.pause_us);
             return;
         }
         self.start(index as usize, io);
