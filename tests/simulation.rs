@@ -8,7 +8,7 @@
 
 use ringmq::testing::simulation::{Outcome, run};
 
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 40;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

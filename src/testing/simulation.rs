@@ -119,6 +119,9 @@ impl Weather {
             ("tailCacheBytes", "65536"),
             ("entryCacheBytes", "65536"),
             ("zeroFillSegments", "false"),
+            // Apache's default takes 20 MB of memory for each start.
+            ("maxHashSlotNum", "1000"),
+            ("maxIndexNum", "4000"),
         ];
         let flags: Vec<(String, String)> = flags
             .iter()
