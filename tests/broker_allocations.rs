@@ -7,7 +7,7 @@
 
 use bytes::BytesMut;
 use ringmq::broker::{Broker, BrokerConfig, ConfigFiles, Context, Effects, Outcome, Peer, handler};
-use ringmq::ids::{ConnectionId, ShardId};
+use ringmq::ids::ConnectionId;
 use ringmq::io::uring::{Uring, UringConfig};
 use ringmq::io::{Completion, Io, WriteMode};
 use ringmq::protocol::codes::ResponseCode;
@@ -17,6 +17,7 @@ use ringmq::protocol::response::Request;
 use ringmq::stats::slow::Hops;
 use ringmq::stats::{Asked, Counters};
 use ringmq::storage::{Arrival, FetchDone, Fetched, FlushMode, Store, StoreConfig};
+use ringmq::testing::config::broker_config;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -123,35 +124,8 @@ impl Bench {
         };
         let (store, _) = Store::open(config, now, &mut io).expect("a store");
         let config = BrokerConfig {
-            shard: ShardId(0),
-            cluster_name: "C".to_owned(),
-            broker_name: "b".to_owned(),
-            broker_id: 0,
-            address: ([10, 0, 0, 1], 10_911).into(),
-            auto_create_topics: true,
-            auto_create_groups: true,
-            default_topic_queue_nums: 4,
-            message_bytes_max: 4 << 20,
-            region: "R",
-            trace_on: true,
-            trace_topic_enable: false,
-            long_polling: true,
-            short_polling_ms: 1000,
-            permission: 6,
-            lite_pull_enable: true,
-            property_filter_enable: true,
-            young_queues_start_at_zero: true,
-            settings: vec![("longPollingEnable", "true".to_owned())],
-            offsets_persist_ms: 5000,
-            timers: true,
             timer_ms_max: 1,
-            delay_levels: Default::default(),
-            transactions: ringmq::broker::transactions::TransactionConfig {
-                timeout_ms: 6000,
-                interval_ms: 30_000,
-                checks_max: 15,
-                is_refused: false,
-            },
+            ..broker_config()
         };
         Self {
             io,

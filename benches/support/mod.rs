@@ -5,14 +5,15 @@
 #![allow(dead_code, reason = "every benchmark compiles it, none uses all of it")]
 
 use bytes::BytesMut;
-use ringmq::broker::{Broker, BrokerConfig, ConfigFiles, Context, Effects, Outcome, Peer, handler};
-use ringmq::ids::{ConnectionId, ShardId};
+use ringmq::broker::{Broker, ConfigFiles, Context, Effects, Outcome, Peer, handler};
+use ringmq::ids::ConnectionId;
 use ringmq::io::{Completion, Io};
 use ringmq::protocol::command::{Command, Encoding, Scratch};
 use ringmq::protocol::frame::{Split, split};
 use ringmq::protocol::response::{Request, Response};
 use ringmq::stats::{Asked, Counters};
 use ringmq::storage::{Arrival, FetchDone, Fetched, FlushMode, Store, StoreConfig};
+use ringmq::testing::config::broker_config;
 use ringmq::testing::sim_io::SimIo;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -80,40 +81,6 @@ fn store_config() -> StoreConfig {
         index: Default::default(),
         zero_fill: false,
         delay_levels: Default::default(),
-    }
-}
-
-fn broker_config() -> BrokerConfig {
-    BrokerConfig {
-        shard: ShardId(0),
-        cluster_name: "C".to_owned(),
-        broker_name: "b".to_owned(),
-        broker_id: 0,
-        address: ([10, 0, 0, 1], 10_911).into(),
-        auto_create_topics: true,
-        auto_create_groups: true,
-        default_topic_queue_nums: 4,
-        message_bytes_max: 4 << 20,
-        region: "R",
-        trace_on: true,
-        trace_topic_enable: false,
-        long_polling: true,
-        short_polling_ms: 1000,
-        permission: 6,
-        lite_pull_enable: true,
-        property_filter_enable: true,
-        young_queues_start_at_zero: true,
-        settings: Vec::new(),
-        offsets_persist_ms: 5000,
-        timers: true,
-        timer_ms_max: 3 * 24 * 3_600_000,
-        delay_levels: Default::default(),
-        transactions: ringmq::broker::transactions::TransactionConfig {
-            timeout_ms: 6000,
-            interval_ms: 30_000,
-            checks_max: 15,
-            is_refused: false,
-        },
     }
 }
 

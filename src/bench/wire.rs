@@ -54,6 +54,24 @@ pub async fn connect(address: SocketAddr, encoding: Encoding) -> Result<(Writer,
 }
 
 impl Writer {
+    fn request<'a>(
+        &self,
+        code: i32,
+        opaque: i32,
+        one_way: bool,
+        fields: &'a [(&'a str, &'a str)],
+        body: &'a [u8],
+    ) -> Request<'a> {
+        Request {
+            code,
+            opaque,
+            one_way,
+            encoding: self.encoding,
+            fields,
+            body,
+        }
+    }
+
     pub fn encode(
         &self,
         code: i32,
@@ -62,15 +80,7 @@ impl Writer {
         body: &[u8],
         out: &mut BytesMut,
     ) {
-        let request = Request {
-            code,
-            opaque,
-            one_way: false,
-            encoding: self.encoding,
-            fields,
-            body,
-        };
-        request.encode(out);
+        self.request(code, opaque, false, fields, body).encode(out);
     }
 
     pub fn encode_one_way(
@@ -81,15 +91,7 @@ impl Writer {
         body: &[u8],
         out: &mut BytesMut,
     ) {
-        let request = Request {
-            code,
-            opaque,
-            one_way: true,
-            encoding: self.encoding,
-            fields,
-            body,
-        };
-        request.encode(out);
+        self.request(code, opaque, true, fields, body).encode(out);
     }
 
     /// Writes all of it and leaves `out` empty. **Errors**: the broker closed the connection.

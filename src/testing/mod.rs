@@ -2,6 +2,7 @@
 //! checker of what clients were told, and whole shards that live and die by a seed.
 
 pub mod clients;
+pub mod config;
 pub mod disk;
 pub mod host;
 pub mod ledger;
