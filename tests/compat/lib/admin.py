@@ -126,8 +126,6 @@ def send_one(port):
 def run(version, binary, install, checks, only):
     classpath = harness.maven(harness.HERE / "tools", version, CACHE / ("tools-" + version), install)
     folder = harness.Folder().path
-    harness.logback(folder)
-    (folder / "conf" / "logback_tools.xml").write_text(harness.LOGBACK)  # 4.9 does not start without it
     ours = harness.Ringmq(binary, folder / "ours", CACHE / "logs" / "admin")
     ours.start()
     namesrv = "127.0.0.1:%d" % ours.namesrv_port

@@ -236,12 +236,18 @@ JAVA_FLAGS = [
 ]
 
 LOGBACK = """<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} - %msg%n</pattern></encoder>
+  <appender name="out" class="ch.qos.logback.core.%s">%s
+    <encoder><pattern>%%d{HH:mm:ss.SSS} %%-5level %%logger{0} - %%msg%%n</pattern></encoder>
   </appender>
   <root level="WARN"><appender-ref ref="out"/></root>
 </configuration>
 """
+LOG_TO_CONSOLE = LOGBACK % ("ConsoleAppender", "")
+
+
+def log_to_file(path):
+    """Settings of the log of a program whose output is read: what it logs stays out of what it prints."""
+    return LOGBACK % ("FileAppender", "\n    <file>%s</file>" % path)
 
 
 def properties(path, values):
@@ -253,7 +259,7 @@ def logback(folder):
     """Where each version looks for its settings of the log."""
     (folder / "conf").mkdir(parents=True, exist_ok=True)
     for name in ("logback.xml", "conf/logback_namesrv.xml", "conf/logback_broker.xml"):
-        (folder / name).write_text(LOGBACK)
+        (folder / name).write_text(LOG_TO_CONSOLE)
 
 
 class Folder:

@@ -25,10 +25,16 @@ class Checks:
 
 
 def mqadmin(classpath, folder, namesrv, *arguments):
-    """What a command of Apache's tool prints; its exit code says little."""
-    log = CACHE / "logs" / "mqadmin.log"
-    (folder / "logback.xml").write_text(harness.LOGBACK)
+    """What a command of Apache's tool prints; its exit code says little.
+
+    What the client inside logs goes to a file of its own: the tool ends while the client still sends heartbeats
+    on the connections that it just opened, and then logs that its own end closed them."""
+    log, logged = CACHE / "logs" / "mqadmin.log", CACHE / "logs" / "mqadmin-client.log"
+    (folder / "conf").mkdir(exist_ok=True)
+    for name in ("logback.xml", "conf/logback_tools.xml"):  # 5.x reads the one, 4.9 does not start without the other
+        (folder / name).write_text(harness.log_to_file(logged))
     log.unlink(missing_ok=True)
+    logged.unlink(missing_ok=True)
     argv = ["java", *harness.JAVA_FLAGS, "-Xms64m", "-Xmx256m", "-Duser.home=%s" % folder,
             "-Drmq.logback.configurationFile=%s" % (folder / "logback.xml"), "-cp", classpath,
             "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments]
