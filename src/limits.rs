@@ -131,6 +131,9 @@ pub const POPS_WAITING_MAX: usize = 100_000;
 pub const POP_WINDOW_MAX: usize = if cfg!(test) { 64 } else { 10_000 };
 /// Such messages of one shard, as above. Source: arithmetic, about 150 bytes for each.
 pub const POP_IN_FLIGHT_MAX: usize = 1_000_000;
+/// Topics of groups whose mode of consumption was set (401). At the limit: a further one is refused, code 1. Source:
+/// arithmetic, their file stays below 30 MiB.
+pub const REQUEST_MODES_MAX: usize = if cfg!(test) { 4 } else { 65_536 };
 /// Queues of groups with such messages. At the limit: a pop of a further one is answered 2. Source: arithmetic, about
 /// 400 bytes for each.
 pub const POP_QUEUES_MAX: usize = 200_000;

@@ -132,3 +132,99 @@ fn a_kill_loses_nothing_that_was_popped() {
     );
     server.stop();
 }
+
+const SET_MODE: i32 = 401;
+const QUERY_ASSIGNMENT: i32 = 400;
+
+fn beat(client: &mut Client) {
+    let body = br#"{"clientID":"c","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"G","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":1,"tagsSet":[],"topic":"T"}],"unitMode":false}],"producerDataSet":[]}"#;
+    assert_eq!(client.call(34, &[], body).code, 0);
+}
+
+/// Brokers, queues and modes that the group's only consumer is told, sorted.
+fn told(client: &mut Client) -> Vec<(String, i64, String)> {
+    let query = br#"{"topic":"T","consumerGroup":"G","clientId":"c","strategyName":"AVG","messageModel":"CLUSTERING"}"#;
+    let answer = client.call(QUERY_ASSIGNMENT, &[], query);
+    assert_eq!(answer.code, 0, "{}", answer.remark);
+    let body: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let all = body["messageQueueAssignments"].as_array();
+    let mut told: Vec<_> = all
+        .into_iter()
+        .flatten()
+        .map(|assignment| {
+            let queue = &assignment["messageQueue"];
+            let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+            let queue_id = queue["queueId"].as_i64().expect("a number");
+            (
+                text(&queue["brokerName"]),
+                queue_id,
+                text(&assignment["mode"]),
+            )
+        })
+        .collect();
+    told.sort();
+    told
+}
+
+/// Two shards of a process and a broker that is a process of its own, all at the first one's name server: a consumer is
+/// told the queues of all three, whichever it asks, and after a kill the mode that was set.
+#[test]
+fn a_consumer_is_told_the_queues_of_all_brokers_by_any_of_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (near, far) = (directory.path().join("near"), directory.path().join("far"));
+    let near_flags = [("shards", "2"), ("brokerName", "near")];
+    let mut server = Server::start(&near, &near_flags);
+    let address = format!("127.0.0.1:{}", server.name_server);
+    let far_flags = [
+        ("shards", "1"),
+        ("brokerName", "far"),
+        ("namesrvAddr", address.as_str()),
+    ];
+    let other = Server::start(&far, &far_flags);
+    let all = |of: &Server| [server.port, server.port + 10, of.port].map(Client::connect);
+    let mut clients = all(&other);
+    let fields = [
+        ("topic", "T"),
+        ("defaultTopic", "TBW102"),
+        ("readQueueNums", "1"),
+        ("writeQueueNums", "1"),
+        ("perm", "6"),
+        ("topicFilterType", "SINGLE_TAG"),
+        ("order", "false"),
+    ];
+    for client in &mut clients {
+        assert_eq!(client.call(17, &fields, &[]).code, 0);
+        beat(client);
+    }
+    let expected = |queue_id: i64, mode: &str| {
+        ["far", "near-0", "near-1"].map(|name| (name.to_owned(), queue_id, mode.to_owned()))
+    };
+    for client in &mut clients {
+        assert_eq!(told(client), expected(0, "PULL"));
+    }
+    let mode = br#"{"topic":"T","consumerGroup":"G","mode":"POP","popShareQueueNum":-1}"#;
+    for client in &mut clients {
+        assert_eq!(client.call(SET_MODE, &[], mode).code, 0);
+        assert_eq!(told(client), expected(-1, "POP"));
+    }
+    let (name_server, port) = (server.name_server, server.port);
+    // A clean end, since an answer does not wait for its file.
+    server.stop();
+    let [.., mut of_other] = clients;
+    let query = br#"{"topic":"T","consumerGroup":"G","clientId":"c","strategyName":"AVG","messageModel":"CLUSTERING"}"#;
+    let without = of_other.call(QUERY_ASSIGNMENT, &[], query);
+    assert_eq!(without.code, 1, "the consumer keeps what it has");
+    server = Server::start_on(&near, &near_flags, name_server, port);
+    let mut client = Client::connect(server.port);
+    beat(&mut client);
+    let wanted = ("near-1".to_owned(), -1, "POP".to_owned());
+    let asked = Instant::now();
+    // Shards serve before the name server knows them; until then a consumer is told nothing and asks again.
+    let mut last = told(&mut client);
+    while !last.contains(&wanted) {
+        assert!(asked.elapsed() < Duration::from_secs(20), "{last:?}");
+        last = told(&mut client);
+    }
+    server.stop();
+    other.stop();
+}

@@ -218,6 +218,12 @@ impl Clients {
         members.map(|(connection, member)| (*connection, member))
     }
 
+    /// Consumers of a live group, each once, sorted.
+    pub fn client_ids(&self, group: &str) -> Vec<String> {
+        let group = self.consumers.get(group);
+        group.map(|group| group.client_ids()).unwrap_or_default()
+    }
+
     /// Live groups whose members subscribe to different topics or tags, sorted.
     pub fn divided_groups(&self) -> Vec<&str> {
         let divided = self.consumers.values().filter(|group| group.is_divided());

@@ -175,6 +175,7 @@ pub struct ConfigFiles<'a> {
     pub delays: Option<&'a [u8]>,
     pub timers: Option<&'a [u8]>,
     pub transactions: Option<&'a [u8]>,
+    pub modes: Option<&'a [u8]>,
 }
 
 /// The state of one shard's broker.
@@ -194,6 +195,8 @@ pub struct Broker {
     pub locks: locks::Locks,
     pub rates: rates::Rates,
     pub pops: pop::Pops,
+    /// Which groups pop.
+    pub modes: pop::Modes,
     /// Requests to clients that wait for their answers.
     pub relays: relay::Relays,
     /// What pulls keep between them.
@@ -219,6 +222,7 @@ impl Broker {
             delays: delay::Delays::load(config.delay_levels.len(), files.delays, files.timers)?,
             rates: rates::Rates::default(),
             pops: pop::Pops::default(),
+            modes: pop::Modes::load(files.modes)?,
             relays: relay::Relays::default(),
             pulls: pull::PullCache::default(),
             scratch: send::SendScratch::default(),
@@ -259,6 +263,7 @@ impl Broker {
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         self.topics.persist(cx);
         self.groups.persist(cx);
+        self.modes.persist(cx);
         clients::notify_changed(self, cx);
     }
 

@@ -2,9 +2,10 @@
 //!
 //! **Owned by**: one shard. A call waits in [`Relays`] until the client answers, its connection closes, or 10 s have
 //! passed; the asker gets exactly one answer. A client that is not connected here is looked for at the other shards
-//! of the process, one after the other, by way of the control thread.
+//! of the process, one after the other, by way of the control thread. That is asked itself for routes of topics, which
+//! wait in the same way.
 
-use super::{Addressed, Broker, Context, Outcome, Peer};
+use super::{Addressed, Broker, Context, Outcome, Peer, pop};
 use crate::ids::{ConnectionId, ShardId};
 use crate::limits::CLIENT_CALLS_MAX;
 use crate::protocol::calls::{CallError, CallResult, ClientAnswer, ClientCall, ForwardedCall};
@@ -49,18 +50,20 @@ impl Asker {
     }
 }
 
-/// What is made of the client's answer.
-#[derive(Clone, Copy, Debug)]
+/// What is made of the answer.
+#[derive(Debug)]
 pub enum Purpose {
     /// 324, 325: the answer to a send.
     Reply { queue_id: i32 },
     /// The client's answer as it is.
     Pass,
+    /// 400: the answer is the route of a topic, which the control thread has.
+    Assign(Box<pop::Waiting>),
 }
 
 #[derive(Debug)]
 struct Call {
-    /// `None` while it is with other shards.
+    /// `None` while it is with other shards, or with the control thread.
     client: Option<ConnectionId>,
     asker: Asker,
     purpose: Purpose,
@@ -77,10 +80,15 @@ pub struct AddressedCall {
     pub call: ClientCall,
 }
 
-/// Mail for other shards.
+/// Mail for other shards, and for the control thread.
 #[derive(Clone, Debug)]
 pub enum Letter {
     Call(Box<ForwardedCall>),
+    /// For the control thread: what name servers say of a topic.
+    Route {
+        id: u64,
+        topic: String,
+    },
     Answer {
         origin: ShardId,
         id: u64,
@@ -115,9 +123,9 @@ impl Relays {
         asker: Asker,
         purpose: Purpose,
         cx: &Context<'_>,
-    ) -> Result<u64, CallError> {
+    ) -> Result<u64, Box<Response>> {
         if self.calls.len() >= CLIENT_CALLS_MAX {
-            return Err(CallError::Busy);
+            return Err(Box::new(response(purpose, Err(CallError::Busy))));
         }
         self.next += 1;
         let call = Call {
@@ -174,7 +182,7 @@ pub fn call(
             });
             parked(asker)
         }
-        Err(error) => Outcome::Reply(response(purpose, Err(error))),
+        Err(refused) => Outcome::Reply(*refused),
     }
 }
 
@@ -201,7 +209,24 @@ pub fn call_producer(
             cx.effects.letters.push(Letter::Call(Box::new(forwarded)));
             parked(asker)
         }
-        Err(error) => Outcome::Reply(response(purpose, Err(error))),
+        Err(refused) => Outcome::Reply(*refused),
+    }
+}
+
+/// Asks the control thread for the route of a topic. `Held`, or the refusal.
+pub fn ask_route(
+    broker: &mut Broker,
+    topic: String,
+    asker: Asker,
+    purpose: Purpose,
+    cx: &mut Context<'_>,
+) -> Outcome {
+    match broker.relays.insert(None, asker, purpose, cx) {
+        Ok(id) => {
+            cx.effects.letters.push(Letter::Route { id, topic });
+            parked(asker)
+        }
+        Err(refused) => Outcome::Reply(*refused),
     }
 }
 
@@ -305,6 +330,7 @@ fn finish(broker: &mut Broker, number: u64, result: CallResult, cx: &mut Context
 /// The codes are Apache's: a client that is not there 1, one that does not answer 207.
 fn response(purpose: Purpose, result: CallResult) -> Response {
     let (code, remark) = match (purpose, result) {
+        (Purpose::Assign(waiting), result) => return waiting.response(result),
         (Purpose::Pass, Ok(answer)) => {
             return Response {
                 code: ResponseCode(answer.code),

@@ -2,7 +2,7 @@
 
 use crate::protocol::command::{Command, Scratch};
 use crate::protocol::frame::{Split, split};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use std::net::{Shutdown, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub struct Reply {
     pub opaque: i32,
     pub code: i32,
     pub remark: Option<String>,
+    pub body: Bytes,
 }
 
 /// An open connection. Closed when dropped.
@@ -143,6 +144,7 @@ fn take_reply(received: &mut BytesMut, scratch: &mut Scratch) -> Result<Taken, S
                 opaque: command.opaque,
                 code: command.code,
                 remark: command.remark.map(|r| r.chars().take(200).collect()),
+                body: Bytes::copy_from_slice(command.body),
             };
             let taken = if command.is_response() {
                 Taken::Reply(reply)

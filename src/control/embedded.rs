@@ -3,7 +3,8 @@
 use super::log::Limit;
 use crate::clock::Clock;
 use crate::namesrv::{Broker, Effects, NameServer, Source};
-use crate::protocol::bodies::TopicTable;
+use crate::protocol::bodies::{Dialect, TopicTable};
+use crate::protocol::calls::ClientAnswer;
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Command;
 use crate::protocol::response::Response;
@@ -81,6 +82,24 @@ impl Embedded {
         self.registered.notify_one();
         self.log_changes();
         result.map(|_| ())
+    }
+
+    /// The route of a topic, as to a request 105.
+    pub fn route(&self, topic: &str) -> ClientAnswer {
+        let route = self.state.borrow().route(topic);
+        let is_known = route.is_some();
+        let code = if is_known {
+            ResponseCode::SUCCESS
+        } else {
+            ResponseCode::TOPIC_NOT_EXIST
+        };
+        ClientAnswer {
+            code: code.0,
+            remark: (!is_known).then(|| format!("no route of topic[{topic}]")),
+            body: route
+                .map(|r| r.encode(Dialect::Strict).into())
+                .unwrap_or_default(),
+        }
     }
 
     pub fn unregister(&self, source: Source) {

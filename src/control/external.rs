@@ -1,5 +1,5 @@
 //! Registration with external name servers: one task and one connection per address, so that a slow or dead one
-//! delays nobody else (apache/rocketmq#7870).
+//! delays nobody else (apache/rocketmq#7870). Shards that want to know the route of a topic ask over it too.
 //!
 //! A task has no queue of registrations: it knows the newest body of every shard and which one the name server has
 //! answered. However slow the name server is, at most one registration per shard is under way, and the next one
@@ -14,13 +14,16 @@
 use super::ShardIdentity;
 use super::connect::{Link, Reply, connect};
 use super::log::Limit;
+use crate::ids::ShardId;
+use crate::limits::CLIENT_CALLS_MAX;
+use crate::protocol::calls::ClientAnswer;
 use crate::protocol::codes::{RequestCode, ResponseCode};
 use crate::protocol::command::Encoding;
 use crate::protocol::hash::body_crc;
 use crate::protocol::response::Request;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -44,10 +47,34 @@ pub enum Report {
         shard: usize,
         generation: u64,
     },
+    /// What it says of a topic, or why it says nothing.
+    Route {
+        shard: ShardId,
+        id: u64,
+        answer: ClientAnswer,
+    },
     /// It can't be reached; nobody waits for it until it answers again.
     Lost { server: usize },
     /// It has been told of the stop, as far as it could be.
     Finished { server: usize },
+}
+
+/// A shard wants to know the route of a topic.
+#[derive(Debug)]
+pub struct RouteWanted {
+    pub shard: ShardId,
+    /// Its number for the question.
+    pub id: u64,
+    pub topic: String,
+}
+
+/// The answer where there is none of a name server.
+pub fn no_route(remark: &str) -> ClientAnswer {
+    ClientAnswer {
+        code: ResponseCode::SYSTEM_ERROR.0,
+        remark: Some(remark.to_owned()),
+        body: Bytes::new(),
+    }
 }
 
 /// The main loop's end of a task.
@@ -57,6 +84,7 @@ pub struct External {
 
 struct Inbox {
     shards: RefCell<Vec<Wanted>>,
+    routes: RefCell<VecDeque<RouteWanted>>,
     is_stopping: Cell<bool>,
     changed: Notify,
 }
@@ -85,6 +113,7 @@ impl External {
         });
         let inbox = Rc::new(Inbox {
             shards: RefCell::new(wanted.collect()),
+            routes: RefCell::default(),
             is_stopping: Cell::new(false),
             changed: Notify::new(),
         });
@@ -112,6 +141,17 @@ impl External {
         wanted.generation
     }
 
+    /// False at the limit; otherwise [`Report::Route`] follows.
+    pub fn ask_route(&self, wanted: RouteWanted) -> bool {
+        let mut routes = self.inbox.routes.borrow_mut();
+        let has_room = routes.len() < CLIENT_CALLS_MAX;
+        if has_room {
+            routes.push_back(wanted);
+            self.inbox.changed.notify_one();
+        }
+        has_room
+    }
+
     /// Unregisters all shards and ends; [`Report::Finished`] follows within a second or so.
     pub fn stop(&self) {
         self.inbox.is_stopping.set(true);
@@ -131,9 +171,19 @@ struct Task {
 
 /// A request that waits for its answer.
 struct Pending {
-    shard: usize,
-    generation: u64,
+    of: Asked,
     deadline: Instant,
+}
+
+enum Asked {
+    Registration { shard: usize, generation: u64 },
+    Route(RouteWanted),
+}
+
+impl Pending {
+    fn is_of(&self, wanted: usize) -> bool {
+        matches!(self.of, Asked::Registration { shard, .. } if shard == wanted)
+    }
 }
 
 /// What goes on over one connection.
@@ -161,6 +211,7 @@ impl Task {
                 Ok(link) => {
                     let mut exchange = Exchange::new(link, self.inbox.shards.borrow().len());
                     let ended = self.serve(&mut exchange).await;
+                    self.give_up(exchange.pending.drain().map(|(_, pending)| pending.of));
                     if exchange.has_answered {
                         pause = PAUSE_FIRST;
                     }
@@ -209,6 +260,18 @@ impl Task {
         self.report(Report::Lost {
             server: self.server,
         });
+        let waiting = std::mem::take(&mut *self.inbox.routes.borrow_mut());
+        self.give_up(waiting.into_iter().map(Asked::Route));
+    }
+
+    /// Questions that this name server doesn't answer any more.
+    fn give_up(&self, asked: impl Iterator<Item = Asked>) {
+        for asked in asked {
+            if let Asked::Route(RouteWanted { shard, id, .. }) = asked {
+                let answer = no_route("the name server is not reached any more");
+                self.report(Report::Route { shard, id, answer });
+            }
+        }
     }
 
     fn report(&self, report: Report) {
@@ -224,6 +287,7 @@ impl Task {
                 return Ok(());
             }
             self.send_changes(exchange).await?;
+            self.send_questions(exchange).await?;
             let deadline = exchange.pending.values().map(|p| p.deadline).min();
             // Without anything pending, this is only a wake-up without a cause.
             let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
@@ -253,7 +317,7 @@ impl Task {
             let Some((identity, body, generation)) = job else {
                 continue;
             };
-            let is_under_way = exchange.pending.values().any(|p| p.shard == shard);
+            let is_under_way = exchange.pending.values().any(|p| p.is_of(shard));
             if is_under_way || exchange.sent.get(shard) == Some(&generation) {
                 continue;
             }
@@ -268,8 +332,7 @@ impl Task {
             exchange.pending.insert(
                 opaque,
                 Pending {
-                    shard,
-                    generation,
+                    of: Asked::Registration { shard, generation },
                     deadline: Instant::now() + TIMEOUT,
                 },
             );
@@ -277,9 +340,40 @@ impl Task {
         Ok(())
     }
 
+    async fn send_questions(&self, exchange: &mut Exchange) -> Result<(), String> {
+        while exchange.pending.len() < CLIENT_CALLS_MAX {
+            let Some(wanted) = self.inbox.routes.borrow_mut().pop_front() else {
+                break;
+            };
+            let opaque = exchange.take_opaque();
+            let question = route_frame(&wanted.topic, opaque);
+            exchange.pending.insert(
+                opaque,
+                Pending {
+                    of: Asked::Route(wanted),
+                    deadline: Instant::now() + TIMEOUT,
+                },
+            );
+            exchange.link.send(question).await?;
+        }
+        Ok(())
+    }
+
     fn on_reply(&self, exchange: &mut Exchange, reply: Reply) {
         let Some(pending) = exchange.pending.remove(&reply.opaque) else {
             return;
+        };
+        let (shard, generation) = match pending.of {
+            Asked::Registration { shard, generation } => (shard, generation),
+            Asked::Route(RouteWanted { shard, id, .. }) => {
+                let answer = ClientAnswer {
+                    code: reply.code,
+                    remark: reply.remark,
+                    body: reply.body,
+                };
+                self.report(Report::Route { shard, id, answer });
+                return;
+            }
         };
         exchange.has_answered = true;
         match self.is_reachable.replace(Some(true)) {
@@ -291,7 +385,7 @@ impl Task {
             && let Some(left_out) = self.refused_log.admit(Instant::now())
         {
             let (code, remark) = (reply.code, reply.remark);
-            let (address, shard) = (&self.address, pending.shard);
+            let address = &self.address;
             tracing::warn!(
                 address,
                 shard,
@@ -303,15 +397,15 @@ impl Task {
         }
         self.report(Report::Answered {
             server: self.server,
-            shard: pending.shard,
-            generation: pending.generation,
+            shard,
+            generation,
         });
     }
 
     /// Best effort: a name server drops the shards anyway when the connection ends.
     async fn unregister(&self, exchange: &mut Exchange) {
         let all = async {
-            exchange.pending.clear();
+            self.give_up(exchange.pending.drain().map(|(_, pending)| pending.of));
             for shard in 0..exchange.sent.len() {
                 let identity = {
                     let shards = self.inbox.shards.borrow();
@@ -324,8 +418,10 @@ impl Task {
                     exchange.pending.insert(
                         opaque,
                         Pending {
-                            shard,
-                            generation: 0,
+                            of: Asked::Registration {
+                                shard,
+                                generation: 0,
+                            },
                             deadline: Instant::now(),
                         },
                     );
@@ -394,6 +490,21 @@ fn frame(identity: &ShardIdentity, body: Option<&Bytes>, opaque: i32) -> Vec<u8>
         encoding: Encoding::Json,
         fields: &fields,
         body: body.map_or(&[], |body| body),
+    }
+    .encode(&mut out);
+    out.to_vec()
+}
+
+/// Request 105.
+fn route_frame(topic: &str, opaque: i32) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    Request {
+        code: RequestCode::GET_ROUTEINFO_BY_TOPIC.0,
+        opaque,
+        one_way: false,
+        encoding: Encoding::Json,
+        fields: &[("acceptStandardJsonOnly", "true"), ("topic", topic)],
+        body: &[],
     }
     .encode(&mut out);
     out.to_vec()

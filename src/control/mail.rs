@@ -30,6 +30,12 @@ pub enum FromShard {
         shard: ShardId,
         call: Box<ForwardedCall>,
     },
+    /// What name servers say of a topic: answered by [`ToShard::CallAnswered`] with the route.
+    Route {
+        shard: ShardId,
+        id: u64,
+        topic: String,
+    },
     /// What the client of another shard's call answered.
     CallAnswered {
         origin: ShardId,

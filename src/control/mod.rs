@@ -21,10 +21,10 @@ use crate::clock::Clock;
 use crate::ids::ShardId;
 use crate::namesrv::{Broker, NameServer, Settings, Source};
 use crate::protocol::bodies::{self, Registration, TopicConfig};
-use crate::protocol::calls::{CallError, ForwardedCall};
+use crate::protocol::calls::{CallError, CallResult, ForwardedCall};
 use bytes::Bytes;
 use embedded::Embedded;
-use external::{External, Report};
+use external::{External, Report, RouteWanted};
 use mail::{FromShard, ToShard};
 use shards::Shard;
 use std::io;
@@ -237,7 +237,7 @@ impl Control {
                     None if self.shards.iter().all(|s| s.has_stopped) => has_mail = false,
                     None => return ExitReason::Failed("all shards are gone".to_owned()),
                 },
-                Some(report) = self.reports.recv() => self.on_report(&report),
+                Some(report) = self.reports.recv() => self.on_report(report),
                 result = signals.read_exact(&mut byte), if has_signals => match result {
                     Ok(_) => if let Some(reason) = self.on_signal() {
                         return reason;
@@ -360,11 +360,8 @@ impl Control {
                 }
             }
             FromShard::Call { shard, call } => self.forward(shard, call),
-            FromShard::CallAnswered { origin, id, result } => {
-                if let Some(shard) = self.shard(origin) {
-                    shard.outbox.push(ToShard::CallAnswered { id, result });
-                }
-            }
+            FromShard::CallAnswered { origin, id, result } => self.answer(origin, id, result),
+            FromShard::Route { shard, id, topic } => self.route(RouteWanted { shard, id, topic }),
             FromShard::Stopped { shard } => {
                 if let Some(stopped) = self.shard(shard) {
                     stopped.has_stopped = true;
@@ -398,6 +395,30 @@ impl Control {
             ToShard::Call(call)
         };
         next.outbox.push(mail);
+    }
+
+    /// The route of a topic, from the own name server or from an external one that can be reached.
+    fn route(&mut self, wanted: RouteWanted) {
+        if let Some(embedded) = &self.embedded {
+            let route = embedded.route(&wanted.topic);
+            return self.answer(wanted.shard, wanted.id, Ok(route));
+        }
+        let (shard, id) = (wanted.shard, wanted.id);
+        let reachable = self.external.iter().find(|state| !state.is_lost);
+        if !reachable.is_some_and(|state| state.external.ask_route(wanted)) {
+            self.answer(
+                shard,
+                id,
+                Ok(external::no_route("no name server is reached")),
+            );
+        }
+    }
+
+    /// What a shard's call came to.
+    fn answer(&mut self, shard: ShardId, id: u64, result: CallResult) {
+        if let Some(shard) = self.shard(shard) {
+            shard.outbox.push(ToShard::CallAnswered { id, result });
+        }
     }
 
     fn shard(&mut self, id: ShardId) -> Option<&mut Shard> {
@@ -462,8 +483,9 @@ impl Control {
         }
     }
 
-    fn on_report(&mut self, report: &Report) {
-        match *report {
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Route { shard, id, answer } => self.answer(shard, id, Ok(answer)),
             Report::Answered {
                 server,
                 shard,

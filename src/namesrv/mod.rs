@@ -17,7 +17,7 @@ mod routes;
 mod tests;
 
 use crate::clock::Now;
-use crate::protocol::bodies::TopicTable;
+use crate::protocol::bodies::{TopicRoute, TopicTable};
 use kv::KvConfig;
 use routes::Routes;
 
@@ -167,6 +167,11 @@ impl NameServer {
             },
             now,
         )
+    }
+
+    /// The queues of a topic; `None` where no broker has it.
+    pub fn route(&self, topic: &str) -> Option<TopicRoute> {
+        self.routes.route(topic, None)
     }
 
     /// The connection is gone, and with it the brokers that registered over it last.

@@ -1,4 +1,4 @@
-//! What a broker asks its clients (326, 307, 309, 221), and what they answer: owned, since it waits or goes to
+//! What a broker asks its clients (326, 307, 309, 221) or name servers (105), and what they answer: owned, since it waits or goes to
 //! another shard.
 
 use super::codes::RequestCode;

@@ -367,6 +367,7 @@ impl Core {
         let shard = self.id;
         self.report(match letter {
             Letter::Call(call) => FromShard::Call { shard, call },
+            Letter::Route { id, topic } => FromShard::Route { shard, id, topic },
             Letter::Answer { origin, id, result } => FromShard::CallAnswered { origin, id, result },
         });
     }

@@ -518,6 +518,7 @@ fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
     let delays = read("delayOffset.json")?;
     let timers = read("ringmqTimers.json")?;
     let transactions = read("ringmqTransactions.json")?;
+    let modes = read("messageRequestMode.json")?;
     let files = broker::ConfigFiles {
         topics: topics.as_deref(),
         groups: groups.as_deref(),
@@ -525,6 +526,7 @@ fn load_broker(plan: &Plan, io: &impl FileSystem) -> Result<Broker, String> {
         delays: delays.as_deref(),
         timers: timers.as_deref(),
         transactions: transactions.as_deref(),
+        modes: modes.as_deref(),
     };
     Broker::load(plan.broker.clone(), files)
 }

@@ -87,6 +87,7 @@ pub fn delete_group(broker: &mut Broker, command: &Command<'_>, cx: &mut Context
     broker.groups.remove(name, cx);
     broker.resets.remove_group(name);
     broker.pops.remove_group(name);
+    broker.modes.remove_group(name);
     if command.bool("cleanOffset").unwrap_or(false) {
         broker.offsets.remove_group(name, cx.now.monotonic_us);
     }

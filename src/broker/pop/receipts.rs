@@ -107,13 +107,11 @@ pub fn acknowledge(
 ) -> Result<Outcome, FieldError> {
     let response = match read(broker, command, cx)? {
         Ok(receipt) => {
-            let place = (&*receipt.group, &*receipt.topic, receipt.queue_id);
-            acknowledge_one(
-                broker,
-                place,
-                (receipt.offset, receipt.handle.popped_ms),
-                cx,
-            );
+            let (group, topic) = (&receipt.group, &receipt.topic);
+            if let Some(key) = broker.pops.windows.find(group, topic, receipt.queue_id) {
+                let handle = (receipt.offset, receipt.handle.popped_ms);
+                acknowledge_one(broker, key, handle, cx);
+            }
             Response::success()
         }
         Err((code, remark)) => Response::error(code, remark),
@@ -121,17 +119,14 @@ pub fn acknowledge(
     Ok(Outcome::Reply(response))
 }
 
-/// The message of a group, topic and queue at an offset, if it was popped at that time.
+/// The message of a window at an offset, if it was popped at that time.
 pub(super) fn acknowledge_one(
     broker: &mut Broker,
-    (group, topic, queue_id): (&str, &str, u32),
+    key: windows::Key,
     (offset, popped_ms): (u64, u64),
     cx: &mut Context<'_>,
 ) {
     let windows = &mut broker.pops.windows;
-    let Some(key) = windows.find(group, topic, queue_id) else {
-        return;
-    };
     let had_no_room = windows.room(key) == 0 || windows.get(key).is_locked();
     if windows.acknowledge(key, offset, popped_ms) {
         cx.counters.pops_acknowledged += 1;

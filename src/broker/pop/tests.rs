@@ -11,6 +11,9 @@ use crate::protocol::codes::RequestCode as Code;
 use crate::protocol::properties;
 use crate::protocol::response::{Response, ResponseHeader};
 
+mod batch;
+mod modes;
+
 const RETRY: &str = "%RETRY%G_T";
 
 #[derive(Clone, Copy)]

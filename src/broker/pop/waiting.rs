@@ -69,6 +69,18 @@ impl Waiting {
         Some((*next, &self.entries[next]))
     }
 
+    /// Pops of a group that wait for a queue, or for any.
+    pub fn count(&self, group: &str, topic: &str, queue_id: Option<u32>) -> usize {
+        let numbers = self.topics.get(topic).into_iter().flatten();
+        let requests = numbers.map(|number| &self.entries[number]);
+        let meant = requests.filter(|request| {
+            *request.base.group == *group
+                && *request.base.topic == *topic
+                && request.queue_id == queue_id
+        });
+        meant.count()
+    }
+
     pub fn drop_connection(&mut self, connection: ConnectionId) {
         let from = (connection, Number::MIN);
         let numbers: Vec<Number> = self

@@ -65,6 +65,11 @@ impl Window {
         !self.popped.is_empty()
     }
 
+    /// Offsets that are with consumers.
+    pub fn popped_between(&self, first: u64, last: u64) -> impl Iterator<Item = u64> {
+        self.popped.range(first..=last).map(|(offset, _)| *offset)
+    }
+
     pub fn returned(&self, offset: u64) -> u32 {
         self.returned.get(&offset).copied().unwrap_or(0)
     }

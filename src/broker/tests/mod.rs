@@ -184,6 +184,7 @@ impl Desk {
             delays: file(delay::FILE),
             timers: file(delay::TIMERS_FILE),
             transactions: file(transactions::FILE),
+            modes: file(pop::MODES_FILE),
         };
         let (store, _) = Store::open(store, now, &mut io).unwrap();
         Self {
